@@ -9,7 +9,7 @@ from typing import Any
 LEFT, RIGHT = ' style="text-align: left"', ' style="text-align: right"'
 
 
-def element(tag: str, text: Any, attributes: str = "") -> str:
+def element(tag: str, text: object, attributes: str = "") -> str:
     """Return an element that holds a text.
 
     Examples
@@ -56,7 +56,7 @@ def bar_row(name: str, done: int, total: int, words: str) -> str:
     return f"<tr>{element('td', name, LEFT)}{bar}{element('td', words, LEFT)}</tr>"
 
 
-def text_of(fact: Any) -> str:
+def text_of(fact: object) -> str:
     """Return a number as people read it; nothing for None."""
     if fact is None:
         return ""

@@ -12,7 +12,10 @@
 `Args`, `Kwargs`               what a function is called with, as a tuple and as a dict
 `Argnums`, `Axis`, `DType`,    what autograd and numpy call so
 `Shape`
+`Index`                        what stands in brackets after an array
 `AnyNode`, `AnyTask`           a node of a tape, a task of a Dask graph
+`AnyCollection`                a collection of Dask's, or an object of xarray's that holds some
+`AnyDistribution`              a distribution of `scipy.stats`
 `AnyEngine`, `AnyPolicy`,      what users give by these names: an object, a word or None
 `AnyScheduler`
 =============================  ===================================================================================
@@ -34,6 +37,8 @@ Tangents: TypeAlias = Any
 AnyRows: TypeAlias = Any
 AnyNode: TypeAlias = Any
 AnyTask: TypeAlias = Any
+AnyCollection: TypeAlias = Any
+AnyDistribution: TypeAlias = Any
 AnyEngine: TypeAlias = Any
 AnyPolicy: TypeAlias = Any
 AnyScheduler: TypeAlias = Any
@@ -43,4 +48,5 @@ Argnums: TypeAlias = Any
 Axis: TypeAlias = Any
 DType: TypeAlias = Any
 Shape: TypeAlias = Any
+Index: TypeAlias = Any
 Function: TypeAlias = Callable[..., Any]

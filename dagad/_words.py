@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._types import Value
+from dagad._types import Function
 
 
 def a(noun: str) -> str:
@@ -21,7 +21,7 @@ def a(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in set('aeio') else 'a'} {noun}"
 
 
-def described(value: Value) -> str:
+def described(value: object) -> str:
     """Return what a value is, in a few words.
 
     Examples
@@ -48,7 +48,7 @@ def name_of(fun: Any) -> str:
     return str(getattr(fun, "__name__", fun))
 
 
-def argument_of(fun: Any, place: int) -> str:
+def argument_of(fun: Function, place: int) -> str:
     """Return what sentences call a positional argument of a function.
 
     Examples

@@ -104,7 +104,17 @@ def test_contributors_read_of_modules_that_there_are() -> None:
 
 def test_residents_answer_and_know_no_runs() -> None:
     ends = {f"dagad_scheduler.{one}" for one in ("running.cluster", "watching.plugin", "preload")}
-    below = {"annotations", "departures", "private", "private_distributed", "process", "roles", "run", "workers"}
+    below = {
+        "_types",
+        "annotations",
+        "departures",
+        "private",
+        "private_distributed",
+        "process",
+        "roles",
+        "run",
+        "workers",
+    }
     for name, needed in imports().items():
         inside = name.startswith("dagad_scheduler.residents")
         theirs = {module for module in needed if module.startswith("dagad_scheduler.residents")}

@@ -17,11 +17,12 @@ from dagad._kernels.additivity import on_rows
 from dagad._kernels.chunks import ChunkFunction
 from dagad._kernels.context import current_mode
 from dagad._kernels.kernel import Kernel
+from dagad._sources.base import Placed
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Plan, check_grainsize
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
-from dagad._types import AnyRows, AnyScheduler, Function
+from dagad._types import AnyRows, AnyScheduler, Args, Function
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only, contiguous, snapshot, snapshots
 from dagad._values.closures import hoist, unchanged, with_arrays
@@ -92,7 +93,7 @@ def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:
     return chosen
 
 
-def _refuse_elsewhere(shards: Any, chosen: Any) -> None:
+def _refuse_elsewhere(shards: Placed, chosen: Any) -> None:
     """Raise if Shards are not where a reduction is to run, or are gone."""
     there, here, another = shards.scheduler, chosen.name, ""
     if getattr(there, "is_closed", False):
@@ -110,7 +111,7 @@ def _refuse_elsewhere(shards: Any, chosen: Any) -> None:
     )
 
 
-def _grainsize(grainsize: Any, columns: Sliced) -> int | None:
+def _grainsize(grainsize: object, columns: Sliced) -> int | None:
     size = check_grainsize(grainsize, columns.n_rows)
     if columns.shards:
         cut = columns.shards[0].plan.grainsize
@@ -134,7 +135,7 @@ def _check_leaves(leaves: list[Any]) -> None:
 
 
 def _automatic_grainsize(
-    f: Function, sliced: AnyRows, shared: Any, kernel: Kernel, columns: Sliced, leaves: list[Any], n_theta: int
+    f: Function, sliced: AnyRows, shared: Args, kernel: Kernel, columns: Sliced, leaves: list[Any], n_theta: int
 ) -> int:
     """Find out how many rows a chunk should have; see `find_grainsize`."""
     run_rows = on_rows(kernel, columns, list(map(pytree.plain, leaves)), n_theta, new_names(token="grainsize"))

@@ -12,6 +12,7 @@ from dagad._errors import ArgumentsError, CheckpointDiskError, CheckpointError
 from dagad._executors.checkpointed import checkpointing
 from dagad._executors.journal import SYNC_EVERY, Journal
 from dagad._habits import answering
+from dagad._types import Tree
 from dagad._values import pytree
 from dagad._words import described
 
@@ -52,7 +53,7 @@ class Checkpoint:
         """How many operations had ended when the checkpoint was opened: these are read, and not computed."""
         return self._journal.n_known
 
-    def save(self, state: Any) -> None:
+    def save(self, state: Tree) -> None:
         """Save the state of the program's own loop, all at once; what led there is forgotten.
 
         Parameters

@@ -29,6 +29,7 @@ from dagad._tracing.flat_functions import Traits
 from dagad._types import AnyEngine, AnyPolicy, Array, Cotangent, Cotangents, DType, Tangent, Tangents, Tree, Value
 from dagad._values import pytree
 from dagad._values.partition import Partition
+from dagad._values.pytree import TreeDef
 from dagad._words import described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 from dagad_scheduler.process import patient_collector
@@ -36,7 +37,7 @@ from dagad_scheduler.roles import Names, Role
 
 
 @public
-def gradient(y: Array, wrt: Any, *, policy: AnyPolicy = None, engine: AnyEngine = None, unused: str = "raise") -> Any:
+def gradient(y: Array, wrt: Tree, *, policy: AnyPolicy = None, engine: AnyEngine = None, unused: str = "raise") -> Any:
     """Return the gradient of the result of a Dask graph, as a Dask graph.
 
     Nothing is computed yet: what is returned can be computed, persisted, visualized, or differentiated again. If you
@@ -112,7 +113,7 @@ def gradient(y: Array, wrt: Any, *, policy: AnyPolicy = None, engine: AnyEngine 
 
 @public
 def value_and_gradient(
-    y: Array, wrt: Any, *, policy: AnyPolicy = None, engine: AnyEngine = None, unused: str = "raise"
+    y: Array, wrt: Tree, *, policy: AnyPolicy = None, engine: AnyEngine = None, unused: str = "raise"
 ) -> tuple[Any, Any]:
     """Return the result of a Dask graph and its gradient, as one Dask graph: each task of `y` runs once.
 
@@ -159,12 +160,12 @@ def value_and_gradient(
     return _reverse(y, wrt, "value_and_gradient", policy, engine, unused)
 
 
-def _reverse(y: Array, wrt: Any, asked: str, policy: AnyPolicy, engine: AnyEngine, unused: str) -> tuple[Any, Any]:
+def _reverse(y: Array, wrt: Tree, asked: str, policy: AnyPolicy, engine: AnyEngine, unused: str) -> tuple[Any, Any]:
     with patient_collector:  # nothing that is made here is garbage
         return _reversed(y, wrt, asked, policy, engine, unused)
 
 
-def _reversed(y: Array, wrt: Any, asked: str, policy: AnyPolicy, engine: AnyEngine, unused: str) -> tuple[Any, Any]:
+def _reversed(y: Array, wrt: Tree, asked: str, policy: AnyPolicy, engine: AnyEngine, unused: str) -> tuple[Any, Any]:
     whole, moving, treedef = collections_in(y, wrt, asked, "wrt")
     check_number(whole)
     check_unused(unused)
@@ -232,7 +233,7 @@ def _made(
     return handed_out(ends, name, primal.with_futures(graph), primal.annotated(numbers))
 
 
-def pushed(y: Array, wrt: Any, tangents: Tangents) -> tuple[Any, Any]:
+def pushed(y: Array, wrt: Tree, tangents: Tangents) -> tuple[Any, Any]:
     """Return the result of a Dask graph and its tangent, as Dask graphs; the face of `jvp` for these.
 
     Parameters
@@ -277,7 +278,7 @@ def pushed(y: Array, wrt: Any, tangents: Tangents) -> tuple[Any, Any]:
     return value, moved
 
 
-def _directions(treedef: Any, tangents: Tangents) -> list[Any]:
+def _directions(treedef: TreeDef, tangents: Tangents) -> list[Any]:
     try:
         return pytree.subtrees(treedef, tangents)
     except StructureError as error:

@@ -11,14 +11,14 @@ from dask.delayed import Delayed
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._graphs.collections import Collection, attribute
 from dagad._graphs.labelled import is_dataset
-from dagad._types import Array
+from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._words import a, described
 
 _CONSTANT = "iubMmSU"  # kinds of numpy's dtypes that have no derivative: integers, times, words
 
 
-def collections_in(y: Array, wrt: Any, asked: str, called: str) -> tuple[Collection, list[Collection], Any]:
+def collections_in(y: Array, wrt: Tree, asked: str, called: str) -> tuple[Collection, list[Collection], Any]:
     """Return `y`, and the collections of `wrt` with the pytree that they are in."""
     leaves, treedef = pytree.flatten(wrt, is_leaf=_is_collection)
     for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
@@ -39,17 +39,17 @@ def collections_in(y: Array, wrt: Any, asked: str, called: str) -> tuple[Collect
     return Collection.of(y), list(map(Collection.of, leaves)), treedef
 
 
-def _is_collection(obj: Any) -> bool:
+def _is_collection(obj: object) -> bool:
     # Asked for its graph, a Delayed makes another Delayed of the question first.
     return is_delayed(obj) or is_dask_collection(obj)
 
 
-def is_delayed(obj: Any) -> bool:
+def is_delayed(obj: object) -> bool:
     """Return whether something is a Delayed."""
     return isinstance(obj, Delayed)
 
 
-def _not_a_collection(what: str, obj: Any, asked: str) -> str:
+def _not_a_collection(what: str, obj: object, asked: str) -> str:
     holds = f"`{asked}` takes collections of Dask, and `{what}` holds {described(obj)}"
     if type(obj).__name__ == "DataTree":
         return f"{holds}. Give its datasets, in a dict: `tree.to_dict()`."

@@ -78,7 +78,7 @@ def check_place(scheduler: AnyScheduler) -> None:
         find_scheduler(scheduler)
 
 
-def is_followed(fun: Any) -> bool:
+def is_followed(fun: object) -> bool:
     """Return whether somebody differentiates what a function gives, so that it has to run in his thread.
 
     A gradient of autograd's own that has failed leaves a trace open for ever: what counts is what the function carries.
@@ -87,7 +87,7 @@ def is_followed(fun: Any) -> bool:
         return patches.has_opened_here() or (patches.somebody_traces() and carries_traced(fun))
 
 
-def side_by_side(scheduler: AnyScheduler, fun: Any) -> Shared | Elsewhere | None:
+def side_by_side(scheduler: AnyScheduler, fun: object) -> Shared | Elsewhere | None:
     """Return what runs directions in parallel on a scheduler; None where nothing would be gained, or may be.
 
     Where somebody follows what a program gives, all of it stays in his thread. A checkpoint writes down reductions in
@@ -116,7 +116,7 @@ class Sent(Portable):
         return self.recipe
 
 
-def grouped(what: str, group: Group, sent: Any, number: int, count: int) -> Found:
+def grouped(what: str, group: Group, sent: object, number: int, count: int) -> Found:
     """Run one group, in a task; only the first brings the program's value."""
     value, aux, found = _noted(what, number, count, lambda: group(Program(*opened(sent).recipe), number, count))
     return (None, None, found) if number else (value, aux, found)

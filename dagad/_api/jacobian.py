@@ -15,7 +15,7 @@ from dagad._api.program import Program, fitting
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._kernels.context import VALUES_FIRST, like_here
 from dagad._tracing.tape import pull_many
-from dagad._types import Leaf, Value
+from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import Blocks, full
 
@@ -112,7 +112,7 @@ class Sparse:
         return csr_array((values, places, starts), shape=(len(cotangents), max(int(np.size(leaf)), 0)))
 
 
-def _entries(part: Any, leaf: Leaf) -> tuple[Any, Any]:
+def _entries(part: Cotangent, leaf: Leaf) -> tuple[Any, Any]:
     """Return the places and values of a cotangent that may differ from zero, in order."""
     if part is None:
         return np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf))

@@ -221,7 +221,7 @@ def map_reduce(
     return combined(combine, values, runs or [Subtree(number, 0) for number in range(len(values))], len(read.plan))
 
 
-def _runs(read: Arguments, combine: Any) -> list[Subtree] | None:
+def _runs(read: Arguments, combine: Function) -> list[Subtree] | None:
     """Return which chunks are combined where they run; None where chunks are tasks of this process, or one each."""
     count = getattr(read.place, "n_workers", None)
     if count is None or (patches.somebody_traces() and hoist(combine)[0]):  # what it carries is traced here
@@ -234,7 +234,7 @@ def _runs(read: Arguments, combine: Any) -> list[Subtree] | None:
     return runs if len(runs) < len(read.plan) else None
 
 
-def _by_runs(read: Arguments, combine: Any, parts: list[Subtree] | None) -> Operation:
+def _by_runs(read: Arguments, combine: Function, parts: list[Subtree] | None) -> Operation:
     if parts is None:
         return bound(read, Apart(read.function))
     runs: Any = Runs(read.columns, read.plan, parts)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._api.program import Program
 from dagad._errors import CancelledError
 from dagad._executors.checkpointed import unwritten
 from dagad._executors.evaluation import is_inside_any_task
@@ -59,7 +60,7 @@ def name_chunk(operation: Operation, leaves: Sequence[Any], total: Value, second
         warn(why)
 
 
-def warn_of_nan(program: Any, value: Value, gradient: Tree) -> None:
+def warn_of_nan(program: Program, value: Value, gradient: Tree) -> None:
     """Warn of the argument in which a gradient is nan though the value is finite."""
     if is_finite(gradient) or not is_finite(value) or is_inside_any_task():
         return

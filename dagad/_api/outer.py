@@ -18,7 +18,7 @@ from dagad._executors.member import held
 from dagad._kernels.context import is_in_a_transform, note_operation
 from dagad._kernels.finite import is_finite
 from dagad._kernels.kernel import Outputs
-from dagad._kernels.operation import Operation
+from dagad._kernels.operation import Operation, State
 from dagad._sources.boxes import times
 from dagad._tracing.embedded import Trace, innermost, parts_of
 from dagad._tracing.tape import reverse_depth, traceable
@@ -154,7 +154,7 @@ class TracedPull:
         return [pytree.zeros_like(leaf) if part is None else part for part, leaf in pairs]  # no seed reached a chunk
 
 
-def _scaled(part: Any, seed: Cotangent) -> Any:
+def _scaled(part: Cotangent, seed: Cotangent) -> Any:
     return times(part, seed) if pytree.is_placed(part) else part * seed
 
 
@@ -162,7 +162,7 @@ class Pull(TracedPull):
     """The pullback of an operation at plain leaves: there is a state, which every pull may change."""
 
     def __init__(
-        self, operation: Operation, leaves: list[Any], value: Outputs, state: Any, places: tuple[int, ...]
+        self, operation: Operation, leaves: list[Any], value: Outputs, state: State, places: tuple[int, ...]
     ) -> None:
         super().__init__(operation, leaves, value, None, places)
         self._state, self._lock = state, threading.Lock()

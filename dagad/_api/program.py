@@ -14,7 +14,7 @@ from dagad._sources.rows import BY_COLUMN
 from dagad._tracebacks import warn
 from dagad._tracing.forward import push
 from dagad._tracing.tape import pull, record
-from dagad._types import Argnums, Args, Function, Kwargs, Leaf, Value
+from dagad._types import Argnums, Args, Cotangent, Function, Kwargs, Leaf, Tree, Value
 from dagad._values import pytree
 from dagad._values.canonical import canonical, handed_out, library_of
 from dagad._values.fingerprint import identity_of
@@ -145,7 +145,7 @@ class Program:
         return gradients[0] if isinstance(self._argnums, int) else gradients
 
 
-def fitting(part: Any, leaf: Leaf) -> Any:
+def fitting(part: Cotangent, leaf: Leaf) -> Any:
     """Return a cotangent, if it has the shape of its leaf: some rules of autograd's forget what was broadcast."""
     if type(part) is np.ndarray and type(leaf) is np.ndarray and part.shape == leaf.shape:  # nearly always
         return part
@@ -162,7 +162,7 @@ def fitting(part: Any, leaf: Leaf) -> Any:
     return part[()] if type(part) is np.ndarray and not part.ndim and type(leaf) is not np.ndarray else part
 
 
-def _typed(part: Any, leaf: Leaf) -> Any:
+def _typed(part: Cotangent, leaf: Leaf) -> Any:
     """Give a traced cotangent the dtype of its leaf; what is not traced has been given it where it was pulled."""
     plain, dtype = pytree.plain(part), pytree.dtype_of(leaf)
     if not isinstance(plain, np.ndarray | np.floating) or plain.dtype == dtype or plain.dtype.kind == "c":
@@ -171,7 +171,7 @@ def _typed(part: Any, leaf: Leaf) -> Any:
     return typed if isinstance(leaf, np.ndarray) else typed[()]
 
 
-def _moved(part: Any, leaf: Leaf, what: str) -> Any:
+def _moved(part: Cotangent, leaf: Leaf, what: str) -> Any:
     looked_at = part is not None and not pytree.is_traced(part)
     if looked_at and pytree.is_placed(leaf):
         plan = pytree.plain(leaf).plan
@@ -273,7 +273,7 @@ def _is_integer(leaf: Leaf) -> bool:
     return type(leaf) is int or isinstance(leaf, np.integer)
 
 
-def _no_leaves(what: str, argument: Any) -> str:
+def _no_leaves(what: str, argument: Tree) -> str:
     leaves = pytree.flatten(argument)[0]
     collection = next(filter(is_dask_collection, leaves), None)
     if collection is not None:

@@ -32,7 +32,7 @@ def reduce_sum(
     engine: AnyEngine = None,
     policy: AnyPolicy = None,
     scheduler: AnyScheduler = None,
-    sum: Any = None,
+    sum: Monoid | None = None,
 ) -> Any:
     """Sum a function over the rows of data, chunk by chunk, in parallel.
 
@@ -128,7 +128,7 @@ def map_sum(
     engine: AnyEngine = None,
     policy: AnyPolicy = None,
     scheduler: AnyScheduler = None,
-    sum: Any = None,
+    sum: Monoid | None = None,
 ) -> Any:
     """Sum a function over items, in parallel: ``sum(f(item, *shared) for item in sliced)``.
 

@@ -110,7 +110,7 @@ def _refuse_shards(data: Tree) -> None:
         )
 
 
-def _plan(grainsize: Any, columns: Sliced) -> AnyPlan:
+def _plan(grainsize: object, columns: Sliced) -> AnyPlan:
     n_rows = columns.n_rows
     size = check_grainsize(grainsize, n_rows)
     given = next((column.plan for column in columns.columns if column.plan is not None), None)
@@ -126,7 +126,7 @@ def _plan(grainsize: Any, columns: Sliced) -> AnyPlan:
     return Plan(n_rows, size)
 
 
-def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> Shards:
+def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -> Shards:
     """Load every piece where it is to stay, and ask how many rows it has."""
     size = check_grainsize(grainsize, len(loaders))
     names, lengths = new_names(), dict[Key, int]()
@@ -173,12 +173,12 @@ def placed(rows: AnyRows, shared: bool, anchor: None, *blocks: Any) -> Rows:
     return whole
 
 
-def length(piece: Any) -> int:
+def length(piece: AnyRows) -> int:
     """Return how many rows a piece has."""
     return read_sliced(piece)[0].n_rows
 
 
-def cut_out(piece: Any, start: int, stop: int, shared: bool) -> Rows:
+def cut_out(piece: AnyRows, start: int, stop: int, shared: bool) -> Rows:
     """Return some rows of a piece; see `placed`."""
     rows: Rows = read_sliced(piece)[0].rows(Chunk(0, start, stop)).made()
     return rows.snapshot() if shared else rows

@@ -19,7 +19,7 @@ from dagad._executors.member import current_member
 from dagad._executors.members import Meeting
 from dagad._executors.members_pace import Pace
 from dagad._tracebacks import public
-from dagad._types import Axis, Function, Leaf
+from dagad._types import Axis, Cotangent, Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.canonical import library_of
 from dagad._values.pytree import TreeDef
@@ -28,7 +28,7 @@ from dagad._words import argument_of, described, name_of
 
 
 @public
-def vmap(fun: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
+def vmap(fun: Callable[..., Any], in_axes: Tree = 0) -> Callable[..., Any]:
     """Return a function that runs `fun` for many members, such as parameter vectors, in one pass over the data.
 
     `fun` runs as it is for each member, with plain values, so that `if`, solvers and loops work. Where all members have
@@ -128,7 +128,7 @@ def _one_by_one(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 # Arguments
 
 
-def _calls(fun: Function, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+def _calls(fun: Function, in_axes: Tree, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
     """Return the arguments of each member."""
     axes = [*_by_argument(in_axes, len(args)), *[0] * len(kwargs)]
     columns = [pytree.flatten_with_none(pytree.all_opened(argument)) for argument in (*args, *kwargs.values())]
@@ -141,7 +141,7 @@ def _calls(fun: Function, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str,
     ]
 
 
-def _by_argument(in_axes: Any, n_args: int) -> list[Any]:
+def _by_argument(in_axes: Tree, n_args: int) -> list[Any]:
     if in_axes is None or _is_axis(in_axes):
         return [in_axes] * n_args
     if type(in_axes) not in _SEVERAL:
@@ -208,7 +208,7 @@ def _checked(name: str, leaf: Leaf, axis: int) -> int:
     return axis % n_axes
 
 
-def _refuse_labels(name: str, plain: Any) -> None:
+def _refuse_labels(name: str, plain: object) -> None:
     """Raise for a leaf that would not be cut by position into numbers and arrays."""
     library = library_of(plain)
     if library is None or (library == "xarray" and hasattr(plain, "dtype")):  # arrays of xarray go by position
@@ -266,7 +266,7 @@ def _parts(leaf: Leaf, axis: int | None, count: int) -> list[Any]:
     return list(map(_own, parts))
 
 
-def _own(part: Any) -> Any:
+def _own(part: Cotangent) -> Any:
     """Return a part of an array in memory of its own."""
     if type(part) is np.ndarray:  # nearly always
         return part.copy(order="C")

@@ -21,8 +21,10 @@ from dagad._kernels.additivity import on_rows, why_no_sum
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.context import operations_seen
 from dagad._kernels.kernel import Outputs
+from dagad._kernels.operation import Operation
 from dagad._sources.plan import Chunk
 from dagad._tracebacks import warn
+from dagad._tracing.flat_functions import Leaves
 from dagad._types import Array, Cotangents, Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.partition import Partition
@@ -108,7 +110,7 @@ def settled_slope(
     return best
 
 
-def is_at_a_kink(slope: Slope, claimed: float, value: Value, leaves: Any, direction: Any, seeds: Cotangents) -> bool:
+def is_at_a_kink(slope: Slope, claimed: float, value: Value, leaves: Leaves, direction: Any, seeds: Cotangents) -> bool:
     """Return whether a derivative lies between slopes on both sides of a point that differ, and go on differing."""
 
     def bend(step: float) -> float:
@@ -234,7 +236,7 @@ def check_sums(subject: Subject, tolerance: float | None) -> None:
                 raise GradientError(why)
 
 
-def wrong_leaf(operation: Any, leaves: Sequence[Any], chunk: Any, tolerance: float) -> str:
+def wrong_leaf(operation: Operation, leaves: Sequence[Any], chunk: Chunk, tolerance: float) -> str:
     """Return which leaf one chunk has a wrong reverse-mode derivative in; nothing if it is right, or elsewhere."""
     rows, inputs = operation.sliced.rows(chunk), operation.inputs
     if not hasattr(opened(rows), "with_unpacked") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
@@ -423,7 +425,7 @@ class GraphSubject:
 class _Held:
     """Keeps Dask from looking into a structure."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Leaves) -> None:
         self.value = value
 
     def delayed(self) -> Delayed:
@@ -435,7 +437,7 @@ def _released(held: _Held) -> Any:
     return held.value
 
 
-def _dot(value: Any, seeds: _Held) -> Any:
+def _dot(value: Value, seeds: _Held) -> Any:
     total = 0.0
     for leaf, seed in zip(_floats(value), seeds.value, strict=True):
         total = total + dot(leaf, seed)

@@ -19,7 +19,7 @@ from dagad._diagnosis import facts
 from dagad._diagnosis.bounded import bounded
 from dagad._diagnosis.fitness import LAST_BITS, NOT_SEEN, Part, Seen, same_python
 from dagad._errors import TimedOutError
-from dagad._types import AnyRows, AnyScheduler
+from dagad._types import AnyRows, AnyScheduler, Array
 
 SIZE = 4_000_000  # bytes, to measure a line
 X, THETA, N_ROWS = np.linspace(-1.0, 1.0, 48).reshape(16, 3), np.array([0.3, -0.7, 1.1]), 4
@@ -129,7 +129,7 @@ def _try_all(client: AnyScheduler, parts: Sequence[Part], roads: dict[str, Road]
         part.gradients = {road: _checked(run, client, part.address, patience) for road, run in roads.items()}
 
 
-def exponential(rows: AnyRows, theta: Any) -> Any:
+def exponential(rows: AnyRows, theta: Array) -> Any:
     """Return the sum of exponentials: its gradient is known, the rows weighted by its terms."""
     return np.exp(rows @ theta).sum()
 

@@ -113,7 +113,7 @@ def _strictly(act: Callable[..., Any], *parts: Any) -> Any:
         return act(*parts)
 
 
-def _brought_along(error: Any) -> tuple[BaseException, Replay]:
+def _brought_along(error: BaseException | None) -> tuple[BaseException, Replay]:
     """Return which exception, this one or one that led to it, tells of a chunk, and what runs that."""
     if error is None:
         error = getattr(sys, "last_value", None)

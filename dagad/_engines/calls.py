@@ -12,6 +12,7 @@ from typing import Any
 from dagad._engines.engine_call import EngineCall
 from dagad._engines.registry import own_engine
 from dagad._tracing.flat_functions import Engine
+from dagad._types import Function
 
 # Packages whose functions are numpy's, or take what they are given as it is.
 _AUTOGRADS = frozenset(
@@ -20,7 +21,7 @@ _AUTOGRADS = frozenset(
 )
 
 
-def is_autograds(function: Any) -> bool:
+def is_autograds(function: Function) -> bool:
     """Return whether a function of a task is left to autograd: of numpy, Dask or Python, or what makes an object."""
     if isinstance(function, functools.partial):
         return is_autograds(function.func)

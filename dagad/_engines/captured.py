@@ -18,7 +18,7 @@ import numpy as np
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import FlatFunction, Leaves
 from dagad._tracing.forward import push
-from dagad._types import Leaf
+from dagad._types import Function, Leaf
 from dagad._values import pytree
 from dagad._values.closures import Template
 from dagad._values.homes import is_closed, root_of
@@ -42,14 +42,14 @@ class _Held(NamedTuple):
         return [_bits(part) for _, part in self.parts]
 
 
-def _bits(part: Any) -> Any:
+def _bits(part: Leaf) -> Any:
     if isinstance(part, np.ndarray | np.inexact | float | complex):
         array = np.asarray(part)
         return array.dtype.str, array.shape, array.tobytes()
     return id(part)
 
 
-def _held(pullback: Any) -> _Held:
+def _held(pullback: Function) -> _Held:
     found = _Held([], {})
     seen: dict[int, Any] = {id(pullback): pullback}
     stack: list[tuple[str, Any]] = [("the pullback", pullback)]
@@ -73,7 +73,7 @@ def _held(pullback: Any) -> _Held:
     return found
 
 
-def _is_closed(part: Any) -> bool:
+def _is_closed(part: object) -> bool:
     """Return whether nobody can look into an object: it may hold anything."""
     cls = type(part)
     has_attributes = bool(cls.__dictoffset__) or hasattr(cls, "__slots__")
@@ -128,14 +128,16 @@ class Captured:
         numbers |= {id(leaf): number for number, leaf in enumerate(leaves)}  # one that was returned as it is
         return [numbers.get(id(part)) for _, part in held.parts]
 
-    def _refuse_unknown(self, held: _Held, near: list[Any], marks: list[int | None], marks_near: Any) -> None:
+    def _refuse_unknown(
+        self, held: _Held, near: list[Any], marks: list[int | None], marks_near: list[int | None]
+    ) -> None:
         if marks != marks_near:
             raise self._refused("what its pullback holds is not the same where the arguments are a little different")
         for (label, _), bits, before, mark in zip(held.parts, held.frozen(), near, marks, strict=True):
             if mark is None and bits != before:
                 raise self._refused(f"its pullback reads {label}, which was computed there")
 
-    def _pulled(self, pullback: Any, outputs: Sequence[Any]) -> list[Any]:
+    def _pulled(self, pullback: Function, outputs: Sequence[Any]) -> list[Any]:
         seeds = [np.ones_like(part) if pytree.is_differentiable(part) else pytree.zeros_like(part) for part in outputs]
         return self._fun.extract(pullback(self._fun.merge(seeds)))
 

@@ -75,11 +75,11 @@ class ExplicitEngine:
         outputs = fun.flatten(value)
         return outputs, OwnPullback(fun, leaves, outputs, pullback)
 
-    def pushforward(self, fun: Any, n: int) -> Flat:
+    def pushforward(self, fun: Flat, n: int) -> Flat:
         """Return the transpose of the pullback; see `Engine.pushforward`."""
         return _AUTOGRAD.pushforward(functools.partial(self.value, fun), n)
 
-    def pullback(self, fun: Any, n: int) -> Flat:
+    def pullback(self, fun: Flat, n: int) -> Flat:
         """Return the function's own pullback, which is written with numpy; see `Engine.pullback`."""
         return _AUTOGRAD.pullback(functools.partial(self.value, fun), n)
 

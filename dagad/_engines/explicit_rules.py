@@ -32,7 +32,12 @@ class OwnPullback:
     __slots__ = ("_fun", "_leaves", "_outputs", "_pullback", "_values")
 
     def __init__(
-        self, fun: FlatFunction, leaves: Leaves, outputs: Sequence[Any], pullback: Any, values: Values | None = None
+        self,
+        fun: FlatFunction,
+        leaves: Leaves,
+        outputs: Sequence[Any],
+        pullback: Any,
+        values: Values | None = None,
     ) -> None:
         self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
         self._values = values  # from leaves to outputs, by the function's own rule
@@ -113,7 +118,7 @@ def _start(value: Value) -> Any:
     return pytree.cast(array if isinstance(plain, np.ndarray) else array[()], plain)
 
 
-def _is_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Sequence[Any], found: Any) -> bool:
+def _is_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Sequence[Any], found: Cotangents) -> bool:
     """Refuse a pullback that is not linear: <P(c), dx> is <c, P'dx> for all others, whatever the cotangent c.
 
     False is returned where that is nan or infinite, and the transpose does not say so: the pullback put it there.
@@ -146,7 +151,7 @@ def _leaves_numpy(error: Exception, name: str) -> Exception:
     )
 
 
-def checked_pair(pair: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
+def checked_pair(pair: object, name: str) -> tuple[Any, Callable[[Any], Any]]:
     """Return what an explicit function returned, if it is a value and a pullback."""
     if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
         raise StructureError(

@@ -34,8 +34,8 @@ from dagad._engines.xla.gains import Gains
 from dagad._engines.xla.tracing import InNumpysTerms, traced
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._remembered import Remembered
-from dagad._tracing.flat_functions import Composed, Flat, LeafPullback, Leaves, outputs_of
-from dagad._types import Cotangent, Leaf, Value
+from dagad._tracing.flat_functions import Composed, Flat, FlatFunction, LeafPullback, Leaves, outputs_of
+from dagad._types import Array, Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.partition import Partition
 
@@ -232,7 +232,7 @@ class _Compiled:
         self._call: Any = None
         self._pulls: dict[bool, Any] = {}
 
-    def __call__(self, inputs: list[list[Any]], fun: Flat, base: Any) -> Any:
+    def __call__(self, inputs: list[list[Any]], fun: Flat, base: FlatFunction | None) -> Any:
         if self._call is None:
             with self._lock:
                 if self._call is None:
@@ -327,7 +327,7 @@ def _with_fences(compiled: Callable[..., Any], unflat: Unflat, *inputs: list[Any
     return unflat(compiled(ROUNDS, *tree_leaves(inputs)))
 
 
-def _is_float(part: Any) -> bool:
+def _is_float(part: Array) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(part), jnp.inexact))
 
 
@@ -404,7 +404,7 @@ class _Pullback:
         return sum(getattr(part, "nbytes", 8) for part in (*self._residuals, *(self._gradient or ())))
 
 
-def _as_numpy(part: Any) -> Any:
+def _as_numpy(part: Array) -> Any:
     array = np.asarray(part)
     return array if array.ndim else array[()]
 

@@ -71,7 +71,7 @@ def refuse_own(parts: Sequence[Any]) -> None:
 _NUMPYS = frozenset({np.ndarray, np.float64, float, int})
 
 
-def _refuse_jax(own: Any) -> None:
+def _refuse_jax(own: object) -> None:
     if isinstance(own, jax.core.Tracer):
         raise NotDifferentiableError(
             "A reduction or map runs inside of a function that jax is compiling, and was given one of its values. Put "

@@ -56,7 +56,7 @@ class Placed:
             self._found[id(array)] = weakref.ref(array, functools.partial(self._forget, id(array))), placed
         return placed
 
-    def _forget(self, place: int, gone: Any) -> None:
+    def _forget(self, place: int, gone: weakref.ref[Any]) -> None:
         known = self._found.get(place)
         if known is not None and known[0] is gone:  # or another array stands there by now
             del self._found[place]

@@ -48,14 +48,14 @@ _ENGINES: dict[str, Callable[[], Engine]] = {
 _METHODS = ("takes", "value", "linearize", "pushforward", "pullback")
 
 
-def own_engine(fun: Any) -> tuple[Any, Engine | None]:
+def own_engine(fun: object) -> tuple[Any, Engine | None]:
     """Return a function, and the engine that it brings along; methods such as `Explicit.value` stand for their own."""
     owner = getattr(fun, "__self__", fun)
     found = getattr(owner, "__dagad_engine__", None)
     return (fun, None) if found is None else (owner, found)
 
 
-def find_engine(engine: AnyEngine, fun: Any) -> Engine:
+def find_engine(engine: AnyEngine, fun: object) -> Engine:
     """Return the engine that a name means, or the one that a function brings along."""
     own = own_engine(fun)[1]
     if own is not None:

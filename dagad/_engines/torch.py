@@ -165,7 +165,7 @@ class TorchEngine:
         _refuse_own([leaf for leaf in partition.leaves if type(leaf) is not Mark])
         return list(map(self._tensor, partition.taken))
 
-    def _tensor(self, number: Any) -> Any:
+    def _tensor(self, number: Array) -> Any:
         return _PLACED[self.device](np.asarray(number))
 
 
@@ -256,7 +256,7 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self._name, self._is_derived = name, is_derived
 
-    def __torch_function__(self, func: Function, types: Any, args: Args = (), kwargs: Kwargs = None) -> Any:
+    def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         if func in _OUT_OF_TORCH and _is_differentiated(args[0]):
             raise NotDifferentiableError(
                 f"`{self._name}` asked for a Python number, by `.item()`, `float()`, `.tolist()`, a function of `math` "
@@ -285,7 +285,7 @@ class _Watch(TorchFunctionMode):
         return found
 
 
-def _is_lost(func: Function, found: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+def _is_lost(func: Function, found: object, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Return whether floating-point numbers came of what is being differentiated, and torch has no derivative."""
     name = func.__name__
     given = args[1:] if name.startswith("new_") else args  # of the other only the dtype is taken
@@ -297,13 +297,13 @@ def _is_lost(func: Function, found: Any, args: tuple[Any, ...], options: dict[st
     return any(map(_is_float, made)) and not any(map(_is_differentiated, made))
 
 
-def _holds_differentiated(part: Any) -> bool:
+def _holds_differentiated(part: object) -> bool:
     if isinstance(part, torch.Tensor):
         return _is_differentiated(part)
     return isinstance(part, tuple | list) and any(map(_holds_differentiated, part))
 
 
-def _is_differentiated(tensor: Any) -> bool:
+def _is_differentiated(tensor: torch.Tensor) -> bool:
     while _levels.is_functorch_wrapped_tensor(tensor):
         if tensor.requires_grad:
             return True
@@ -311,7 +311,7 @@ def _is_differentiated(tensor: Any) -> bool:
     return False
 
 
-def _plain(tensor: Any) -> Any:
+def _plain(tensor: torch.Tensor) -> Any:
     while _levels.is_functorch_wrapped_tensor(tensor):
         tensor = _levels.get_unwrapped(tensor)
     return tensor
@@ -327,7 +327,7 @@ def _refuse_own(parts: Sequence[Any]) -> None:
         )
 
 
-def _is_float(tensor: Any) -> bool:
+def _is_float(tensor: torch.Tensor) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -336,7 +336,7 @@ def _like(seed: Cotangent, value: Value) -> Any:
     return (seed.real if seed.is_complex() and not value.is_complex() else seed).to(value.dtype)
 
 
-def _as_numpy(tensor: Any) -> Any:
+def _as_numpy(tensor: torch.Tensor) -> Any:
     array = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().numpy()
     array.flags.writeable = False  # it may be what the function was given
     return array if array.ndim else array[()]

@@ -174,7 +174,7 @@ class CheckpointedExecutor:
         left_out = {key for key, (chunk,) in lowered.batches.items() if chunk.number not in missing}
         graph = {key: node for key, node in lowered.graph.items() if key not in left_out}
 
-        def landed(key: Any, result: Value) -> None:
+        def landed(key: object, result: Value) -> None:
             (chunk,) = lowered.batches[key]
             own = (result.reduced, result.stacked[0], result.notes[0]) if job.kernel.stacks else (result, [], None)
             self._journal.landed({"chunk": chunk.number, **place, "data": own})

@@ -14,7 +14,7 @@ import numpy as np
 
 from dagad._executors.planning import Timing, choose_grainsize
 from dagad._remembered import Remembered
-from dagad._types import Function, Leaf
+from dagad._types import Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.fingerprint import identity_of
 from dagad._words import name_of
@@ -30,7 +30,7 @@ Run = Callable[[int, int], Any]
 
 
 def find_grainsize(
-    fun: Function, arguments: Any, n_rows: int, run: Run, weight: float, *, is_compiled: bool = False
+    fun: Function, arguments: Tree, n_rows: int, run: Run, weight: float, *, is_compiled: bool = False
 ) -> int:
     """Return the rows per chunk for a function and arguments of these shapes.
 
@@ -72,7 +72,7 @@ def _measure(n_rows: int, timed: Callable[[int, int], Timing]) -> tuple[Timing, 
     return small, timed(2 * few, 2 * few + more)
 
 
-def _shapes(arguments: Any) -> Hashable:
+def _shapes(arguments: Tree) -> Hashable:
     leaves, treedef = pytree.flatten(arguments, is_leaf=lambda tree: isinstance(tree, list))
     return str(treedef), tuple(_shape(leaf) for leaf in leaves)
 

@@ -29,6 +29,7 @@ from dagad._graphs.linearize import Step, linearize
 from dagad._graphs.policies import Policy
 from dagad._graphs.transpose import transpose
 from dagad._kernels.batch import BatchSeeds
+from dagad._kernels.chunks import Names
 from dagad._kernels.inputs import Targets
 from dagad._kernels.job import Job, Land, Results, Seeds, Spent, nested
 from dagad._sources.base import Stays
@@ -58,7 +59,7 @@ class Lowered:
     shared: Key | None
 
 
-def lower(job: Job, names: Any, group: int, *, measured: bool = False) -> Lowered:
+def lower(job: Job, names: Names, group: int, *, measured: bool = False) -> Lowered:
     """Return the graph of a job, `group` chunks a task, without what adds them up; `measured`: see `Measured`."""
     kernel, shared_key = names("input", "function"), names("input", "theta")
     graph: dict[Key, GraphNode] = {kernel: DataNode(kernel, MeasuredBatch(job.batch) if measured else job.batch)}
@@ -77,7 +78,7 @@ def lower(job: Job, names: Any, group: int, *, measured: bool = False) -> Lowere
     return Lowered(graph, batches, inputs, shared_key if job.n_shared else None)
 
 
-def _parts(names: Any, graph: dict[Key, GraphNode], part: Callable[[Any], Any], keys: Sequence[Key]) -> list[Key]:
+def _parts(names: Names, graph: dict[Key, GraphNode], part: Callable[[Any], Any], keys: Sequence[Key]) -> list[Key]:
     """Return the keys of one part of each result, after adding the tasks that take it."""
     found = [names("getitem", (part.__name__, number)) for number in range(len(keys))]
     graph.update((name, Task(name, part, TaskRef(key))) for name, key in zip(found, keys, strict=True))
@@ -92,7 +93,7 @@ def _node(key: Key, value: list[Any]) -> GraphNode:
 class Staying:
     """What stays where it is computed, as tasks of their own; handed over when their graph has run."""
 
-    def __init__(self, names: Any, graph: dict[Key, GraphNode]) -> None:
+    def __init__(self, names: Names, graph: dict[Key, GraphNode]) -> None:
         self._names, self._graph = names, graph
         self.waiting: list[tuple[Key, Callable[[Kept], None]]] = []
 
@@ -153,7 +154,7 @@ class GraphExecutor:
         lowered: Lowered,
         graph: dict[Key, GraphNode],
         values: list[Key],
-        names: Any,
+        names: Names,
         results: Results,
         keep: Sequence[Key],
     ) -> Run:
@@ -215,7 +216,9 @@ class GraphResiduals:
 
     ran_by = "graph"
 
-    def __init__(self, scheduler: Scheduler, lowered: Lowered, steps: Sequence[Step], kept: Any) -> None:
+    def __init__(
+        self, scheduler: Scheduler, lowered: Lowered, steps: Sequence[Step], kept: dict[Key, object] | None
+    ) -> None:
         self._scheduler, self._steps, self._kept = scheduler, steps, {} if kept is None else kept
         self._batches, self._shared = lowered.batches, lowered.shared
         self._rows = {step.key: [key for key in step.inputs if key != lowered.shared] for step in steps}
@@ -230,7 +233,7 @@ class GraphResiduals:
             pull = pull_batch if len(seeds) == 1 and not keep else pull_batch_again
             parts = [job.part_of(chunks) for key, chunks in self._batches.items() if key in arriving]
 
-            def add_up(key: Key, terms: Sequence[Any], key_of: Any, parts: Any = parts) -> Any:
+            def add_up(key: Key, terms: Sequence[Any], key_of: Callable[..., Key], parts: Sequence[Any] = parts) -> Any:
                 return job.reduction(terms, parts, key_of) if key == self._shared else (terms[0], {})
 
             cotangents, reverse = transpose(self._steps, arriving, names, pull, add_up)
@@ -270,7 +273,7 @@ class GraphResiduals:
 
 
 def _seed_nodes(
-    job: Job, batches: dict[Key, list[Chunk]], seeds: Sequence[Seeds], names: Any, graph: dict[Key, GraphNode]
+    job: Job, batches: dict[Key, list[Chunk]], seeds: Sequence[Seeds], names: Names, graph: dict[Key, GraphNode]
 ) -> dict[Key, Any]:
     """Return references to the seeds of each batch that has some, after adding the nodes that hold them."""
     reduced = [list(one.reduced) for one in seeds]

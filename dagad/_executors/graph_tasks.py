@@ -12,8 +12,9 @@ from dagad._executors.evaluation import say_where
 from dagad._graphs.linearization import Counters, Linearization, Recordable
 from dagad._graphs.monoids import Monoid
 from dagad._kernels.batch import Batch, Batched, BatchSeeds
+from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.job import STAYED
-from dagad._kernels.kernel import BY_THREAD, n_compiled
+from dagad._kernels.kernel import BY_THREAD, Groups, n_compiled
 from dagad._kernels.replay import attempt
 from dagad._types import Value
 from dagad._values.shipping import Portable, opened
@@ -182,7 +183,9 @@ class MeasuredSum:
         return total._replace(value=self.monoid.lower(total.value))
 
 
-def finite_or_error(batch: Batch, method: str, contexts: Any, shared: Any, reduced: Value, parts: Any) -> Any:
+def finite_or_error(
+    batch: Batch, method: str, contexts: Sequence[ChunkContext], shared: Groups, reduced: Value, parts: Sequence[Any]
+) -> Any:
     """Return why what some chunks give is refused, if it is not finite; None if it is."""
     try:
         attempt(batch, method, contexts, shared, reduced, *parts)

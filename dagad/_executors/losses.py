@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def worker_lost(error: Any, graph: Mapping[Any, Any]) -> WorkerLostError:
     return told
 
 
-def processes_lost(program: Any) -> DagadError:
+def processes_lost(program: object) -> DagadError:
     """Return what to tell when processes of a pool have ended before their tasks: by the program, or by its work."""
     main = Path(getattr(program, "__file__", None) or "")
     if main.is_file() and "__main__" not in main.read_text(encoding="utf-8", errors="ignore"):
@@ -53,7 +53,9 @@ def processes_lost(program: Any) -> DagadError:
     )
 
 
-def _found(find_deadly: Any, suspects: Mapping[Any, str], timeout: float | None) -> str | None:
+def _found(
+    find_deadly: Callable[[float | None], Any], suspects: Mapping[Any, str], timeout: float | None
+) -> str | None:
     key = find_deadly(timeout)
     return None if key is None else suspects[key]
 
@@ -108,7 +110,7 @@ def find_deadly_chunk(error: WorkerLostError, *, timeout: float | None = 60.0) -
     return error.experiment(timeout)
 
 
-def _what(key: Any, graph: Mapping[Any, Any]) -> str:
+def _what(key: object, graph: Mapping[Any, Any]) -> str:
     """Return which chunks a task works on, as its user would say it."""
     first = next((arg for arg in getattr(graph.get(key), "args", ()) if hasattr(arg, "chunk") or _is_places(arg)), None)
     if first is None:
@@ -118,7 +120,7 @@ def _what(key: Any, graph: Mapping[Any, Any]) -> str:
     return f"{numbers} (rows {chunks[0].start}:{chunks[-1].stop})"
 
 
-def _is_places(arg: Any) -> bool:
+def _is_places(arg: object) -> bool:
     return isinstance(arg, list) and bool(arg) and hasattr(arg[0], "chunk")
 
 

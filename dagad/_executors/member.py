@@ -91,7 +91,7 @@ class Member:
         """Return whether the member stands somewhere in one of these functions."""
         return any(code in codes for code, _ in stack_of(self._thread))
 
-    def go_on(self, answer: Any = None) -> None:
+    def go_on(self, answer: object = None) -> None:
         """Let the member run: from its beginning, or with the answer to what it asked."""
         self.answer, self.request = answer, None
         if self._thread.ident is None:
@@ -110,7 +110,7 @@ class Member:
         self.request = self.answer = self.result = self.error = None
         self._act = int
 
-    def ask(self, request: Any) -> Any:
+    def ask(self, request: object) -> Any:
         """Wait for an answer, in the member's thread."""
         if self.is_given_up:
             raise _GivenUp

@@ -68,7 +68,7 @@ class _Request:
         return has_same_rows(self.job, other.job)
 
 
-def _is_same_place(one: Any, other: Any) -> bool:
+def _is_same_place(one: object, other: object) -> bool:
     if one is other:
         return True
     # Ours are made anew for each reduction; another executor may hold what no attribute tells.
@@ -88,7 +88,7 @@ class MemberExecutor:
 
     name = "members"
 
-    def __init__(self, inner: Executor, place: Any) -> None:
+    def __init__(self, inner: Executor, place: object) -> None:
         self._inner, self._place, self.remote = inner, place, inner.remote
 
     def call(self, job: Job) -> Results:
@@ -124,7 +124,7 @@ class MemberResiduals:
 
     ran_by = MemberExecutor.name
 
-    def __init__(self, shared: SharedResiduals, number: int, inner: Executor, place: Any) -> None:
+    def __init__(self, shared: SharedResiduals, number: int, inner: Executor, place: object) -> None:
         self._shared, self._number, self._inner, self._place = shared, number, inner, place
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
@@ -143,13 +143,18 @@ class MemberResiduals:
         """Let go of nothing: other members may pull."""
 
 
-def as_member(executor: Executor, place: Any) -> Executor:
+def as_member(executor: Executor, place: object) -> Executor:
     """Return an executor that runs jobs of members together, where this is a member's program."""
     return executor if current_member() is None else MemberExecutor(executor, place)
 
 
 def _asked(
-    method: str, job: Job, inner: Executor, place: Any, policy: Policy | None = None, pulled: MemberPull | None = None
+    method: str,
+    job: Job,
+    inner: Executor,
+    place: object,
+    policy: Policy | None = None,
+    pulled: MemberPull | None = None,
 ) -> Any:
     """Return what a member is given for a request; that it is to do itself what others do, who wait for nobody."""
     member = current_member()

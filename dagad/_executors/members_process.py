@@ -59,5 +59,5 @@ def _environment() -> dict[Any, Any]:
     return found
 
 
-def _copied(config: Any) -> Any:
+def _copied(config: object) -> Any:
     return {key: _copied(value) for key, value in config.items()} if isinstance(config, dict) else config

@@ -57,7 +57,7 @@ def _is_ours(variable: ContextVar[Any]) -> bool:
     return variable.name.startswith("dagad_")
 
 
-def _settled(value: Any) -> Any:
+def _settled(value: object) -> Any:
     """Return the value of a variable, to be compared; decimal's own changes with each rounding, by its flags."""
     if type(value) is not decimal.Context:
         return value

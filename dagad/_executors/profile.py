@@ -20,10 +20,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagad._errors import CancelledError
+from dagad._graphs.linearization import Counters
 from dagad._html import bars, bytes_of, listing, seconds_of, table
 from dagad._kernels.derivatives import ValueAndGrad
 from dagad._kernels.job import Executor, Job, Residuals, Results
-from dagad._kernels.kernel import n_compiled
+from dagad._kernels.kernel import Kernel, n_compiled
 from dagad._values.shipping import Portable
 from dagad_scheduler import Account, Progress, Run, task_depth
 
@@ -113,7 +114,7 @@ class Calling:
 
     __slots__ = ("_began", "_call", "_counters", "_kernel", "_n_compiled", "_n_primal", "_open")
 
-    def __init__(self, others: list[Call], call: Call, counters: Any, kernel: Any) -> None:
+    def __init__(self, others: list[Call], call: Call, counters: Counters, kernel: Kernel) -> None:
         self._open, self._call, self._counters, self._kernel = others, call, counters, kernel
         self._n_primal, self._n_compiled, self._began = counters.n_primal, n_compiled(kernel), time.perf_counter()
 
@@ -167,7 +168,7 @@ class Profile:
         """Return whether the caller is part of the evaluation, and not of one of its chunks."""
         return self._depth == task_depth()
 
-    def calling(self, job: Job, method: str, gives: str, counters: Any) -> Calling:
+    def calling(self, job: Job, method: str, gives: str, counters: Counters) -> Calling:
         """Write down that an operation runs."""
         plan = job.plan
         call = Call(job.kernel.of_user.name, gives, plan.n_rows, len(plan), plan.grainsize, method)
@@ -185,7 +186,7 @@ class Profile:
             call.account.seconds["chunks"] = results.spent.cpu
         call.gives = results.gives or call.gives
 
-    def counting(self, chunks: Any) -> Any:
+    def counting(self, chunks: object) -> Any:
         """Take note of what knows how many chunks the calling thread has done; return it."""
         if self._open:
             self._open[-1]._counted = chunks

@@ -17,9 +17,11 @@ from dagad._graphs.sum_trees import assembled, subtrees, whole_row
 from dagad._kernels.job import Job, Land, Residuals, Results, Seeds, Spent
 from dagad._sources.base import Stays
 from dagad._sources.plan import AnyPlan
+from dagad._sources.rows import Rows
 from dagad._values import fingerprint
 from dagad._values.buffers import pack_tree, unpack_tree
 from dagad._values.shipping import pack
+from dagad_scheduler.residents.client import Lease
 from dagad_scheduler.residents.loop import Homes, Loop, Sent, UnavailableError as UnavailableError
 from dagad_scheduler.roles import Role, words_of
 
@@ -48,7 +50,7 @@ class ResidentExecutor:
         return answers.results, ResidentResiduals(self, policy, lease, answers.ran)
 
     def pull(
-        self, job: Job, policy: Policy | None, lease: Any, ran: Ran, seeds: Sequence[Seeds], land: Land, *, keep: bool
+        self, job: Job, policy: Policy | None, lease: Lease, ran: Ran, seeds: Sequence[Seeds], land: Land, *, keep: bool
     ) -> None:
         """Pull some seeds at what was left behind, or at what is run again, as it ran then, where that is lost."""
         landing = list[Answers]()
@@ -65,7 +67,7 @@ class ResidentExecutor:
         method: str,
         policy: Policy | None = None,
         *,
-        lease: Any = None,
+        lease: Lease | None = None,
         ran: Ran | None = None,
         keep: bool = False,
         seeds: Sequence[Seeds] = (),
@@ -152,7 +154,9 @@ class ResidentExecutor:
         return loop
 
     @staticmethod
-    def _program(job: Job, loop: Loop, plan: AnyPlan, template: Any, policy: Policy | None, ran: Ran | None) -> Sent:
+    def _program(
+        job: Job, loop: Loop, plan: AnyPlan, template: Rows | None, policy: Policy | None, ran: Ran | None
+    ) -> Sent:
         if ran is not None and ran.loop is loop:  # whatever the function carries by now
             return ran.program
         marks = None if template is None else template.marks
@@ -233,7 +237,7 @@ class ResidentResiduals:
 
     ran_by = "resident"
 
-    def __init__(self, executor: ResidentExecutor, policy: Policy | None, lease: Any, ran: Ran) -> None:
+    def __init__(self, executor: ResidentExecutor, policy: Policy | None, lease: Lease, ran: Ran) -> None:
         self._executor, self._policy, self._lease, self._ran = executor, policy, lease, ran
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:

@@ -15,7 +15,7 @@ from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Keep, KeepRest, Policy
 from dagad._graphs.sum_trees import Subtree, assembled_into, halves
 from dagad._kernels.batch import Batch, Batched, BatchSeeds
-from dagad._kernels.chunks import ChunkContext
+from dagad._kernels.chunks import ChunkContext, Names
 from dagad._kernels.kernel import BY_THREAD, Kernel, n_compiled
 from dagad._sources.lineage import Expression, evaluated, scaled_rows
 from dagad._sources.packed import is_packed
@@ -69,7 +69,7 @@ class ResidentProgram:
         policy: Policy,
         plan: AnyPlan,
         template: Rows | None,
-        names: Any,
+        names: Names,
         singletons: Sequence[Any] = (),
     ) -> None:
         self.batch, self.monoid, self.policy = Batch(kernel, monoid), monoid, policy
@@ -93,7 +93,7 @@ class ResidentProgram:
         return ResidentJob(self, message, held)
 
 
-def program_of(payload: Sequence[bytes], monoid: Monoid, plan: AnyPlan, names: Any) -> list[memoryview]:
+def program_of(payload: Sequence[bytes], monoid: Monoid, plan: AnyPlan, names: Names) -> list[memoryview]:
     """Return what a worker opens as a program, from a kernel and a template that are pickled already.
 
     The payload's buffers are not copied: they may hold constants of many megabytes.
@@ -102,7 +102,7 @@ def program_of(payload: Sequence[bytes], monoid: Monoid, plan: AnyPlan, names: A
     return [memoryview(part) for part in parcel.payload]
 
 
-def _opened_program(parcel: Parcel, monoid: Monoid, plan: AnyPlan, names: Any) -> ResidentProgram:
+def _opened_program(parcel: Parcel, monoid: Monoid, plan: AnyPlan, names: Names) -> ResidentProgram:
     kernel, template, policy = parcel.open()
     return ResidentProgram(kernel, monoid, policy, plan, template, names, parcel.singletons)
 
@@ -375,7 +375,11 @@ class _Rows:
     """The rows of some chunks, each put together when it is its turn."""
 
     def __init__(
-        self, numbers: Sequence[int], templates: Sequence[Any], rows: Callable[[int], Sequence[Any]], stopped: Any
+        self,
+        numbers: Sequence[int],
+        templates: Sequence[Any],
+        rows: Callable[[int], Sequence[Any]],
+        stopped: Callable[[], bool],
     ) -> None:
         self._numbers, self._templates, self._rows, self._stopped = numbers, templates, rows, stopped
 

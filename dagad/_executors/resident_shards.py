@@ -21,6 +21,7 @@ from dagad._sources.plan import AnyPlan
 from dagad._values import pytree
 from dagad._values.buffers import pack_tree
 from dagad_scheduler.private import TaskRef
+from dagad_scheduler.residents.client import Lease
 
 
 class PlacedRows:
@@ -53,13 +54,13 @@ class PlacedRows:
         self.holders = self.keyed if self.sample is None else [one.drawn.whole for one in self.keyed]
         self.plan: AnyPlan = job.plan if self.sample is None else self.holders[0].plan
 
-    def rows(self, shards: Any) -> Expression:
+    def rows(self, shards: object) -> Expression:
         """Return the expression of Shards that are results of tasks."""
         if shards not in self.keyed:
             self.keyed.append(shards)
         return ["rows", self.keyed.index(shards)]
 
-    def left(self, call: Any, place: int) -> Expression:
+    def left(self, call: ResidentCall, place: int) -> Expression:
         """Return the expression of what a call has left at one of its places."""
         if (call, place) not in self.taken:
             self.taken.append((call, place))
@@ -153,7 +154,7 @@ def _without_refs(seeds: Sequence[Any]) -> list[Any]:
 class ResidentCall:
     """A call that has left rows, by chunk and place, with all that it was sent; see `lineage.PastCall`."""
 
-    def __init__(self, lease: Any, program: Sequence[Any], message: dict[str, Any], placed: PlacedRows) -> None:
+    def __init__(self, lease: Lease, program: Sequence[Any], message: dict[str, Any], placed: PlacedRows) -> None:
         self.lease, self._program, self._message, self._placed = lease, program, message, placed
         self._own: dict[int, dict[str, Any]] = {}
         self.homes: dict[int, str] = {}

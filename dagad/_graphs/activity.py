@@ -32,7 +32,7 @@ def references(node: GraphNode | TaskRef) -> tuple[Key, ...]:
     return tuple(found)
 
 
-def _collect(part: Any, found: dict[Key, None]) -> None:
+def _collect(part: object, found: dict[Key, None]) -> None:
     if isinstance(part, Task):
         if part.has_subgraph():
             _collect_inside(part, found)

@@ -35,7 +35,7 @@ def with_blocks_fused(graph: HighLevelGraph, outputs: Collection[Key], kept: Col
 Block = tuple[str, tuple[int | None, ...]]
 
 
-def _block_of(part: Any, layer: Any, graph: HighLevelGraph) -> Block | None:
+def _block_of(part: object, layer: Blockwise, graph: HighLevelGraph) -> Block | None:
     """Return which block a part of a fused layer's tasks is; `graph` is as it was before."""
     match = _FUSED.fullmatch(part) if isinstance(part, str) else None
     own: Any = None if match is None else graph.layers.get(match[1])

@@ -24,6 +24,7 @@ from dagad._graphs.expressions import (
 )
 from dagad._graphs.labelled import arrays_of, constants_of, is_labelled, with_arrays
 from dagad._graphs.layers import high_level, inherited, with_layer
+from dagad._types import AnyCollection
 from dagad_scheduler.private import GraphNode, Task, ensure_dict, flatten
 from dagad_scheduler.roles import Names, Role, role_of
 
@@ -50,7 +51,7 @@ class Part:
     nodes: dict[Key, GraphNode] | None = None
 
     @classmethod
-    def of(cls, made: Any) -> Part:
+    def of(cls, made: AnyCollection) -> Part:
         keys, chunks = list(flatten(made.__dask_keys__())), attribute(made, "chunks")
         shapes: Iterable[Any] = [None] * len(keys) if chunks is None else itertools.product(*chunks)
         known = [None if shape is None or any(map(math.isnan, shape)) else shape for shape in shapes]
@@ -90,7 +91,7 @@ class Collection:
     parts: list[Part]
 
     @classmethod
-    def of(cls, made: Any) -> Collection:
+    def of(cls, made: AnyCollection) -> Collection:
         return cls(made, [Part.of(each) for each in arrays_of(made)])
 
     @property
@@ -125,7 +126,7 @@ class Collection:
         return graphs[0] if len(graphs) == 1 else HighLevelGraph.merge(*graphs)
 
 
-def attribute(made: Any, name: str) -> Any:
+def attribute(made: AnyCollection, name: str) -> Any:
     """Return an attribute of a collection, None if its kind has none; a Delayed makes another Delayed of any name."""
     return getattr(made, name) if hasattr(type(made), name) else None
 
@@ -177,7 +178,7 @@ class Derived:
     is_value: bool
 
     @classmethod
-    def of(cls, like: Collection, names: Names, role: Role, place: Any, calls: Iterable[tuple[Any, ...]]) -> Derived:
+    def of(cls, like: Collection, names: Names, role: Role, place: object, calls: Iterable[tuple[Any, ...]]) -> Derived:
         """Give each key a function and its arguments; `place` tells the collection from others."""
         ends, rest = [], iter(calls)
         for number, part in enumerate(like.parts):

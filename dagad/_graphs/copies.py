@@ -136,7 +136,7 @@ class _Opening:
     def _emptied(self, key: Key, node: Task, put: Callable[[GraphNode], Key]) -> GraphNode:
         """Return a task with references in place of the nodes that it holds and that matter, or hold such."""
 
-        def outside(part: Any) -> Any:
+        def outside(part: object) -> Any:
             if not isinstance(part, GraphNode) or isinstance(part, Alias):
                 return part
             if not self._matters(part.key) and not self.holds(part):
@@ -176,7 +176,7 @@ def _end_of_aliases(inside: Graph, key: Key, marks: Collection[Key]) -> Key:
     return key
 
 
-def _node(part: Any) -> GraphNode:
+def _node(part: object) -> GraphNode:
     return part if isinstance(part, GraphNode) else DataNode(None, part)
 
 

@@ -14,7 +14,7 @@ from dask.delayed import Delayed
 
 from dagad._graphs.activity import Key
 from dagad._graphs.linearization import value_and_pullback
-from dagad._types import AnyNode, AnyTask
+from dagad._types import AnyCollection, AnyNode, AnyTask
 from dagad._values import pytree
 from dagad._values.shipping import opened
 from dagad_scheduler.private import Task, TaskRef, convert_legacy_graph, ensure_dict, graphviz_to_file
@@ -192,7 +192,7 @@ class DerivedDelayed(Delayed):
     __slots__ = ()
 
     def visualize(
-        self, filename: Any = "mydask", format: Any = None, optimize_graph: Any = False, **options: Any
+        self, filename: str | None = "mydask", format: str | None = None, optimize_graph: bool = False, **options: Any
     ) -> Any:
         """Draw the graph; see `dagad.visualize`."""
         if optimize_graph:
@@ -203,7 +203,7 @@ class DerivedDelayed(Delayed):
         return DerivedDelayed, (self._key, self._dask, self._length, self._layer)
 
 
-def drawn(made: Any) -> Any:
+def drawn(made: AnyCollection) -> Any:
     """Return a collection that `visualize` draws; one that can't be told to is Dask's to draw."""
     if type(made) is Delayed:
         make: Any = DerivedDelayed

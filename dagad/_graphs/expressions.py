@@ -14,25 +14,25 @@ from typing import Any
 import dask
 
 from dagad._graphs.activity import Key, references, substituted
-from dagad._types import AnyTask
+from dagad._types import AnyCollection, AnyTask
 from dagad_scheduler.private import Alias, GraphNode, Task, convert_legacy_graph, flatten
 
 _PLAIN = frozenset({int, float, str, slice, type(None)})
 
 
-def is_expression(made: Any) -> bool:
+def is_expression(made: AnyCollection) -> bool:
     """Return whether a collection is an array of an expression."""
     return hasattr(type(made), "expr") and not hasattr(type(made), "__dask_layers__")
 
 
-def graph_as_written(made: Any) -> dict[Key, GraphNode]:
+def graph_as_written(made: AnyCollection) -> dict[Key, GraphNode]:
     """Return the graph of an array of an expression, with all keys of what the expression was made of."""
     with dask.config.set({"array.optimize-graph": False}):  # dask-array's; an array keeps the graph it was asked for
         nodes: dict[Key, GraphNode] = convert_legacy_graph(type(made)(made.expr).__dask_graph__())
     return nodes
 
 
-def as_read(keys: Collection[Key], made: Any, graph: Mapping[Key, Any]) -> list[Key]:
+def as_read(keys: Collection[Key], made: AnyCollection, graph: Mapping[Key, Any]) -> list[Key]:
     """Return the keys under which a graph reads the blocks of an array, its own where it reads none of them.
 
     The keys of dask-array's arrays are aliases of those that the lowered expression has, which are what others read.
@@ -46,7 +46,7 @@ def as_read(keys: Collection[Key], made: Any, graph: Mapping[Key, Any]) -> list[
     return found
 
 
-def over_blocks(made: Any, arrays: Iterable[Any]) -> Any:
+def over_blocks(made: AnyCollection, arrays: Iterable[Any]) -> Any:
     """Return an array computed from the blocks of others as they are.
 
     Dask moves slices, cuts and transposes past what an expression reads, up to the data, and then no task has a block
@@ -67,7 +67,7 @@ def over_blocks(made: Any, arrays: Iterable[Any]) -> Any:
 
 
 def as_named_before(
-    nodes: dict[Key, GraphNode], keys: Sequence[Key], written: Any
+    nodes: dict[Key, GraphNode], keys: Sequence[Key], written: object
 ) -> tuple[dict[Key, GraphNode], list[Key]]:
     """Return the graph of what `over_blocks` made of an array, and its keys, all by the names that they had before.
 
@@ -100,7 +100,7 @@ def _does(task: AnyTask) -> tuple[str, list[str]]:
     return getattr(task.func, "__qualname__", type(task.func).__qualname__), plain
 
 
-def _substituted(made: Any, held: Sequence[tuple[Any, Any]]) -> Any:
+def _substituted(made: AnyCollection, held: Sequence[tuple[Any, Any]]) -> Any:
     expr = made.expr
     for one, block in reversed(held):  # what is made of others goes first
         if one.name != made.name and hasattr(expr, "substitute"):
@@ -108,15 +108,15 @@ def _substituted(made: Any, held: Sequence[tuple[Any, Any]]) -> Any:
     return made if expr is made.expr else type(made)(expr)
 
 
-def _size(made: Any) -> int:
+def _size(made: AnyCollection) -> int:
     return sum(1 for _ in made.expr.walk())
 
 
-def _keys(made: Any) -> list[Key]:
+def _keys(made: AnyCollection) -> list[Key]:
     return list(flatten(made.__dask_keys__()))
 
 
-def named_like(made: Any, name: str) -> tuple[Any, list[Key]]:
+def named_like(made: AnyCollection, name: str) -> tuple[Any, list[Key]]:
     """Return an array of the same shape, chunks and dtype, whose keys are nobody else's, and its keys.
 
     It is only the form of what `over` makes: Dask's protocol makes an array over a graph that has the array's own keys,
@@ -126,7 +126,7 @@ def named_like(made: Any, name: str) -> tuple[Any, list[Key]]:
     return form, _keys(form)
 
 
-def _block(block: Any) -> Any:
+def _block(block: object) -> Any:
     return block
 
 

@@ -13,27 +13,27 @@ import numpy as np
 from dask.base import is_dask_collection
 
 from dagad._errors import StructureError
-from dagad._types import Tangent
+from dagad._types import AnyCollection, Tangent
 
 
-def is_labelled(made: Any) -> bool:
+def is_labelled(made: AnyCollection) -> bool:
     """Return whether something is xarray's."""
     return type(made).__module__.partition(".")[0] == "xarray"
 
 
-def is_dataset(made: Any) -> bool:
+def is_dataset(made: AnyCollection) -> bool:
     """Return whether something is a dataset."""
     return is_labelled(made) and hasattr(type(made), "data_vars")
 
 
-def variables_of(made: Any) -> dict[Any, Any]:
+def variables_of(made: AnyCollection) -> dict[Any, Any]:
     """Return xarray's variables by their names: those of a dataset, or the one that an array is."""
     if is_dataset(made):
         return {name: each.variable for name, each in made.data_vars.items()}
     return {made.name: made.variable} if hasattr(type(made), "variable") else {None: made}
 
 
-def arrays_of(made: Any) -> Iterator[Any]:
+def arrays_of(made: AnyCollection) -> Iterator[Any]:
     """Yield the arrays of Dask in a collection; of a collection that labels none, the collection."""
     if not is_labelled(made):
         yield made
@@ -42,14 +42,14 @@ def arrays_of(made: Any) -> Iterator[Any]:
         yield from (each.data for each in variables_of(made).values() if is_dask_collection(each))
 
 
-def constants_of(made: Any) -> dict[Any, Any]:
+def constants_of(made: AnyCollection) -> dict[Any, Any]:
     """Return the variables of a collection that are no arrays of Dask's, by their names."""
     if not is_labelled(made):
         return {}
     return {name: each for name, each in variables_of(made).items() if not is_dask_collection(each)}
 
 
-def with_arrays(made: Any, arrays: Iterable[Any], *, constants: bool) -> Any:
+def with_arrays(made: AnyCollection, arrays: Iterable[Any], *, constants: bool) -> Any:
     """Return the same labels on other arrays; `constants` says whether what is constant stays, or is zero."""
     left, new = iter(arrays), dict[Any, Any]()
     for name, each in variables_of(made).items():
@@ -62,7 +62,7 @@ def with_arrays(made: Any, arrays: Iterable[Any], *, constants: bool) -> Any:
     return next((made.copy(data=each.data) for each in new.values()), made)
 
 
-def data_like(primal: Any, tangent: Tangent) -> list[Any]:
+def data_like(primal: AnyCollection, tangent: Tangent) -> list[Any]:
     """Return what a tangent has for each array of its primal: by name and dimension, else in order."""
     if not is_labelled(tangent):
         return [tangent]
@@ -80,7 +80,7 @@ def data_like(primal: Any, tangent: Tangent) -> list[Any]:
     return [each.data for each in given.values()]
 
 
-def _aligned(primal: Any, tangent: Tangent) -> Any:
+def _aligned(primal: AnyCollection, tangent: Tangent) -> Any:
     if set(primal.dims) != set(tangent.dims):
         raise StructureError(
             f"A tangent has the dimensions {_names(tangent.dims)}, its primal has {_names(primal.dims)}. Give one of "
@@ -89,7 +89,7 @@ def _aligned(primal: Any, tangent: Tangent) -> Any:
     return tangent.transpose(*primal.dims).data
 
 
-def _check_labels(primal: Any, tangent: Tangent) -> None:
+def _check_labels(primal: AnyCollection, tangent: Tangent) -> None:
     ours, theirs = getattr(primal, "indexes", {}), getattr(tangent, "indexes", {})
     for name in ours:
         if name in theirs and not ours[name].equals(theirs[name]):
@@ -99,5 +99,5 @@ def _check_labels(primal: Any, tangent: Tangent) -> None:
             )
 
 
-def _names(names: Any) -> str:
+def _names(names: Iterable[Any]) -> str:
     return ", ".join(map(repr, names)) or "none"

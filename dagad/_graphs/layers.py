@@ -22,7 +22,7 @@ _WITH_TASK = (Role.VALUE, Role.GETITEM, Role.PULLBACK)
 _NOTHING = "_AnnotationsTombstone"  # what Dask writes where a key of an annotated layer has no annotation
 
 
-def high_level(graph: Any, name: str) -> HighLevelGraph:
+def high_level(graph: HighLevelGraph | Mapping[Key, Any], name: str) -> HighLevelGraph:
     """Return a graph as one of layers; a plain dict becomes one layer, without annotations."""
     return graph if isinstance(graph, HighLevelGraph) else HighLevelGraph({name: _layer(graph, {})}, {name: set()})
 
@@ -60,7 +60,7 @@ def inherited(
 
 
 def with_layer(
-    base: HighLevelGraph | None, name: Any, nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]
+    base: HighLevelGraph | None, name: str, nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]
 ) -> HighLevelGraph:
     """Return a graph with one more layer, which needs those of the graph."""
     below = HighLevelGraph({}, {}) if base is None else base

@@ -171,7 +171,7 @@ class Linearization:
     __slots__ = ("_counters", "_gradient", "_lock", "_n_runs", "_nbytes", "_pull", "_recipe", "value")
 
     def __init__(
-        self, value: Value, recipe: Any, counters: Counters | None = None, gradient: list[Any] | None = None
+        self, value: Value, recipe: object, counters: Counters | None = None, gradient: list[Any] | None = None
     ) -> None:
         self.value, self._recipe, self._counters, self._gradient = value, recipe, counters or Counters(), gradient
         self._pull: PullbackFunction | None = None
@@ -303,7 +303,7 @@ class Linearization:
             self._counters.dropped(self._n_runs)
 
 
-def portable_recipe(recipe: Any) -> Any:
+def portable_recipe(recipe: object) -> Any:
     """Return a recipe packed; one that can't travel says so when it is opened: raising here would hang a cluster."""
     try:
         return recipe if hasattr(recipe, "payload") else pack(recipe)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from dagad._engines.registry import own_engine
 from dagad._graphs.activity import Graph, Key, Order
@@ -105,7 +104,7 @@ class _Loaders:
         return self._n_readers[key] <= MOST_READERS and _is_repeatable(self._graph[key])
 
 
-def _is_repeatable(part: Any) -> bool:
+def _is_repeatable(part: object) -> bool:
     """Return whether a task is made of functions of Dask's and numpy's, which give the same whenever they run.
 
     Some of Dask's are given a function of the user's: that one is another matter.

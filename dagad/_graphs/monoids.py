@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._types import Leaf, Value
+from dagad._types import Array, Leaf, Value
 from dagad._values import pytree
 
 
@@ -181,7 +181,7 @@ def _copied(term: Value) -> Any:
     return pytree.unflatten(treedef, [leaf.copy() if type(leaf) is np.ndarray else leaf for leaf in leaves])
 
 
-def _added(a: Value, a_error: Any, b: Value, b_error: Any) -> tuple[Any, Any]:
+def _added(a: Value, a_error: Array, b: Value, b_error: Array) -> tuple[Any, Any]:
     if a is None or b is None:
         return (b, b_error) if a is None else (a, a_error)
     if np.shape(a) != np.shape(b):
@@ -197,7 +197,7 @@ def _added(a: Value, a_error: Any, b: Value, b_error: Any) -> tuple[Any, Any]:
     return total, error
 
 
-def _rounded(total: Value, error: Any) -> Any:
+def _rounded(total: Value, error: Array) -> Any:
     if error is None:
         return total
     rest = np.where(np.isfinite(total), error, 0).astype(np.asarray(total).dtype)

@@ -17,7 +17,7 @@ from dagad._graphs.layers import Annotations
 from dagad._graphs.linearization import Counters, value_and_pullback, value_part
 from dagad._graphs.linearize import Linearized, Step, counts_of, inputs_of, is_sum, tell_spans
 from dagad._graphs.policies import Keep, Recompute
-from dagad._graphs.schedules import DISK, kind_of
+from dagad._graphs.schedules import DISK, Schedule, kind_of
 from dagad._graphs.states import read_state, write_state
 from dagad._graphs.steps import Active, crossing, steps_of
 from dagad._graphs.sum_trees import add_up
@@ -35,7 +35,7 @@ def scheduled(
     key: Key,
     wrt: Collection[Key],
     names: Names,
-    schedule: Any,
+    schedule: Schedule,
     seed: Key,
     annotations: Mapping[Key, Annotations],
     *,
@@ -74,7 +74,7 @@ class _Course:
         self.at, self.swept, self.end = 0, 0, len(steps)
         self.states = set[tuple[int, bool]]()
 
-    def follow(self, action: Any) -> None:
+    def follow(self, action: object) -> None:
         """Do what one action of the schedule says."""
         kind = kind_of(action)
         if kind == "Forward":
@@ -160,7 +160,14 @@ class _Tasks:
     """
 
     def __init__(
-        self, graph: Graph, carrying: Active, steps: Any, names: Names, schedule: Any, seed: Key, engine: AnyEngine
+        self,
+        graph: Graph,
+        carrying: Active,
+        steps: Sequence[Sequence[Key]],
+        names: Names,
+        schedule: Schedule,
+        seed: Key,
+        engine: AnyEngine,
     ) -> None:
         self.made = Linearized({}, [])
         self.latest: dict[Key, Key] = {}
@@ -216,7 +223,7 @@ class _Tasks:
         self._behind.add(self.latest[key])
         return name
 
-    def _newest(self, arg: Any) -> Any:
+    def _newest(self, arg: object) -> Any:
         if not isinstance(arg, TaskRef):
             return arg
         if arg.key in self._unread:
@@ -303,7 +310,7 @@ def is_done(result: Value) -> None:
     del result
 
 
-def _is_disk(storage: Any) -> bool:
+def _is_disk(storage: object) -> bool:
     return bool(getattr(storage, "name", storage) == DISK)
 
 

@@ -242,7 +242,7 @@ class Iterated(Counting):
                 given.finalize(n_steps)
 
 
-def kind_of(action: Any) -> str:
+def kind_of(action: object) -> str:
     """Return what an action is, by the name of its class, whoever has defined it."""
     return type(action).__name__
 

@@ -17,7 +17,7 @@ from dagad._types import Leaf, Value
 from dagad._values import pytree
 
 
-def write_state(directory: Any, value: Value) -> WrittenState | HeldState:
+def write_state(directory: object, value: Value) -> WrittenState | HeldState:
     """Put the arrays of a value into a file: a task of a scheduled graph."""
     leaves, treedef = pytree.flatten_with_none(value)
     numbers = [leaf for leaf in leaves if _goes_to_file(leaf)]
@@ -38,7 +38,7 @@ def write_state(directory: Any, value: Value) -> WrittenState | HeldState:
     return WrittenState(path, rest, list(map(_goes_to_file, leaves)), treedef)
 
 
-def read_state(written: Any, gate: Any) -> Any:
+def read_state(written: WrittenState | HeldState, gate: object) -> Any:
     """Return the value that is in a file: a task of a scheduled graph, which waits for a gate."""
     del gate
     return written.value()
@@ -52,7 +52,7 @@ class WrittenState:
 
     __slots__ = ("__weakref__", "_in_file", "_path", "_rest", "_treedef")
 
-    def __init__(self, path: str, rest: list[Any], in_file: list[bool], treedef: Any) -> None:
+    def __init__(self, path: str, rest: list[Any], in_file: list[bool], treedef: pytree.TreeDef) -> None:
         self._path, self._rest, self._in_file, self._treedef = path, rest, in_file, treedef
         weakref.finalize(self, _remove, path, os.getpid())
 
@@ -85,7 +85,7 @@ def _goes_to_file(leaf: Leaf) -> bool:
     return type(leaf) is np.ndarray and not leaf.dtype.hasobject
 
 
-def _directory(given: Any) -> Any:
+def _directory(given: object) -> Any:
     """Return where files go: the directory that was given, or that of this worker, or Dask's."""
     if given is not True:
         return given

@@ -6,7 +6,6 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
 
 from dagad._errors import PlanError
 from dagad._graphs.activity import Graph, Key, is_copy
@@ -84,7 +83,7 @@ def _is_slice(node: GraphNode) -> bool:
     return module.startswith("dask.") and name in _SLICES
 
 
-def _checked(key: Key, mark: Any) -> int:
+def _checked(key: Key, mark: object) -> int:
     if not isinstance(mark, Integral) or isinstance(mark, bool):
         raise PlanError(f"`{MARK}={mark!r}`, which {key!r} is marked by, is no step. Number the steps by ints.")
     return int(mark)

@@ -58,7 +58,7 @@ def tangent(
     return made
 
 
-def _move(made: Tangents, key: Key, moved: Any, names: Names, place: int) -> None:
+def _move(made: Tangents, key: Key, moved: TaskRef, names: Names, place: int) -> None:
     """Note how a key moves with what it depends on, and in a direction of its own: as gradients, these add up."""
     own = made.tangents.get(key)
     if own is not None:
@@ -75,7 +75,7 @@ def _pushed(name: Key, node: Task, inputs: Sequence[Key], made: Tangents, engine
     return Task(name, value_and_tangent, task, len(moving), *moving, *(_at(arg, made.values) for arg in args))
 
 
-def _at(arg: Any, values: Mapping[Key, Any]) -> Any:
+def _at(arg: object, values: Mapping[Key, Any]) -> Any:
     return values.get(arg.key, arg) if isinstance(arg, TaskRef) else arg
 
 

@@ -68,7 +68,7 @@ def _without_copies(node: Task) -> Task:
     return node
 
 
-def traceable_task(part: Any) -> Any:
+def traceable_task(part: object) -> Any:
     """Return a task, with all that stands in it, in which traced arrays go through Dask's own functions."""
     if not isinstance(part, Task):
         return part
@@ -82,14 +82,14 @@ def _traceable(part: Task, function: Function) -> Any:
     return _rebuilt(part, function, _traceable_part, lambda nodes: _each(nodes, _traceable_part))
 
 
-def _traceable_part(part: Any) -> Any:
+def _traceable_part(part: object) -> Any:
     """Return what stands in a task; a function there that brings its own engine is one node on the task's tape."""
     if isinstance(part, Task):
         return _traceable(part, by_engine(substitute(part.func), None))
     return by_engine(part, None) if callable(part) and not isinstance(part, GraphNode) else part
 
 
-def task_by_engine(part: Any, engine: Engine, moving: Container[Key], given: bool = False) -> Any:
+def task_by_engine(part: object, engine: Engine, moving: Container[Key], given: bool = False) -> Any:
     """Return a task in which those functions that read `moving`, and are not left to autograd, are the engine's.
 
     `given` says that a function stands among the arguments of one that is left to autograd, and is called by it.
@@ -122,7 +122,7 @@ def task_by_engine(part: Any, engine: Engine, moving: Container[Key], given: boo
     return _rebuilt(part, by_engine(part.func, engine), lambda arg: task_by_engine(arg, engine, moving, given), inside)
 
 
-def _reads(part: Any, moving: Container[Key]) -> bool:
+def _reads(part: object, moving: Container[Key]) -> bool:
     keys = [part.key] if isinstance(part, TaskRef) else references(part) if isinstance(part, GraphNode) else ()
     return any(key in moving for key in keys)
 

@@ -11,7 +11,7 @@ from dagad._graphs.activity import Key
 from dagad._graphs.linearization import cotangent_part, pull_back
 from dagad._graphs.linearize import Step
 from dagad._graphs.sum_trees import span_tree, sum_tree
-from dagad._types import Cotangent
+from dagad._types import Cotangent, Function
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
 
@@ -69,7 +69,7 @@ def pullback_key(linearization: Key, names: Names) -> Key:
     return names.about(linearization)("pullback", linearization[1])
 
 
-def _pulled(pull: Any, step: Step, cotangent: Cotangent, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
+def _pulled(pull: Function, step: Step, cotangent: Cotangent, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
     """Return references to the cotangents of one task's inputs, and add the tasks that compute them to `graph`."""
     if step.linearization is None:  # of a sum each term has the sum's own cotangent
         return [cotangent] * len(step.inputs)

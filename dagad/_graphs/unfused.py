@@ -22,7 +22,7 @@ from dagad._graphs.scheduled import value_alone
 from dagad._graphs.sum_trees import Span, add_up_spans, sum_tree
 from dagad._graphs.tangent import tangent, value_and_tangent
 from dagad._graphs.transpose import transpose
-from dagad._types import AnyNode, Cotangent
+from dagad._types import AnyNode, Cotangent, Function
 from dagad._values.shipping import opened
 from dagad_scheduler.private import Alias, DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
@@ -105,7 +105,7 @@ class _Opening:
         spans = dict(zip(moving, function.spans, strict=True))
         return self._pulled(node.key, output, spans, rest[0])
 
-    def _argument(self, place: int, ref: Any) -> Key:
+    def _argument(self, place: int, ref: object) -> Key:
         """Return a key for an argument: a task may read the same one twice, by two keys."""
         key = self._names("input", ("argument", place))
         self.nodes[key] = Alias(key, ref.key) if isinstance(ref, TaskRef) else DataNode(key, ref)
@@ -123,7 +123,7 @@ class _Opening:
         self.nodes[key] = self._nested(task) if hidden(task, self._wrt) else self._laid_open(function, task, renamed)
         return key
 
-    def _name(self, function: Any, index: Any) -> Key:
+    def _name(self, function: Function, index: object) -> Key:
         """Return the key of a function's value: that of the user's task, or one that says which it was."""
         own = _key_of(function)
         return own if own in self._wrt else self._names.about(own)("input", (SAME, own, index))
@@ -197,5 +197,5 @@ def _together(key: Key, parts: Sequence[Any]) -> Task:
     return Task(key, as_tuple, *parts)
 
 
-def _alone(key: Key, part: Any) -> GraphNode:
+def _alone(key: Key, part: object) -> GraphNode:
     return Alias(key, part.key) if isinstance(part, TaskRef) else DataNode(key, part)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._kernels.chunks import ChunkContext, ChunkFunction
+from dagad._kernels.chunks import ChunkContext, ChunkFunction, Names
 from dagad._kernels.kernel import Groups, Kernel, Outputs
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Chunk
@@ -111,7 +111,7 @@ def _as_leaf(why: str | None) -> Any:
 
 
 def on_rows(
-    kernel: Kernel, sliced: Sliced, leaves: Sequence[Any], n_theta: int, names: Any
+    kernel: Kernel, sliced: Sliced, leaves: Sequence[Any], n_theta: int, names: Names
 ) -> Callable[[int, int], Any]:
     """Return what runs a kernel on any rows, for what it reduces: traced where there is something to trace."""
 
@@ -125,7 +125,7 @@ def on_rows(
     return run
 
 
-def _why_by_row(name: str, whole: Any, n_rows: int, part: Any, n_fewer: int) -> str | None:
+def _why_by_row(name: str, whole: object, n_rows: int, part: object, n_fewer: int) -> str | None:
     """Return what is to be said of a function that gives one result for each row; None if its shapes are the same."""
     (leaves, treedef), (fewer, other) = pytree.flatten(whole), pytree.flatten(part)
     shapes = [(np.shape(leaf), np.shape(one)) for leaf, one in zip(leaves, fewer, strict=False)]
@@ -139,7 +139,7 @@ def _why_by_row(name: str, whole: Any, n_rows: int, part: Any, n_fewer: int) -> 
     )
 
 
-def _gap(whole: Any, parts: Sequence[Any], inputs: Tree, n_rows: int, tolerance: float) -> tuple[Any, Any] | None:
+def _gap(whole: object, parts: Sequence[Any], inputs: Tree, n_rows: int, tolerance: float) -> tuple[Any, Any] | None:
     """Return a number of a value and of the sum of others, where they differ most; None if they agree."""
     trees = [pytree.flatten(tree) for tree in (whole, *parts)]
     columns = [[np.asarray(leaf) * 1.0 for leaf in leaves] for leaves, _ in trees]

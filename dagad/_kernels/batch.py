@@ -15,7 +15,7 @@ from dagad._graphs.linearization import Counters, PullbackFunction, Recordable
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._kernels.chunks import ChunkContext
-from dagad._kernels.kernel import Groups, Kernel, pulled_many
+from dagad._kernels.kernel import Groups, Kernel, Outputs, pulled_many
 from dagad._kernels.unpacking import Unpacking, zeros_of
 from dagad._sources.packed import has_packed
 from dagad._tracing.patches import patches
@@ -184,7 +184,7 @@ class BatchSeeds(NamedTuple):
         return mine if any(seed is not None for seed in mine) else None
 
 
-def refuse_another(before: Any, now: Any, name: str, where: str | None = None) -> None:
+def refuse_another(before: object, now: object, name: str, where: str | None = None) -> None:
     """Raise if chunks give another value when they run again: their gradient would not be that of the first one."""
     for one, other in zip(_numbers(before), _numbers(now), strict=False):
         # An engine that compiles may round another way where a gradient is asked for.
@@ -220,7 +220,7 @@ class Gathered:
         self._stacked: list[list[Any]] | None = [] if kernel.stacks else None
         self._notes: list[Any] = []
 
-    def push(self, parts: Any) -> None:
+    def push(self, parts: Outputs) -> None:
         """Take what the next chunk gives."""
         if self._reduced is not None:
             self._reduced.push(parts.reduced)

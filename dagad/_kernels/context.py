@@ -77,7 +77,7 @@ class recorded:
 
     __slots__ = ("_found", "_token")
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile: object) -> None:
         # Weakly: contexts are copied by everything that schedules callbacks, and live as long as these.
         self._found = None if profile is None else weakref.ref(profile)
 
@@ -100,7 +100,7 @@ def written_profile() -> Any:
     return profile if profile is not None and profile.is_here() else None
 
 
-def note_operation(operation: Any, leaves: Any) -> None:
+def note_operation(operation: object, leaves: object) -> None:
     """Write an operation down, if somebody looks."""
     seen = _SEEN.get()
     if seen is not None:

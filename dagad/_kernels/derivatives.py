@@ -65,7 +65,7 @@ class _Derivative(Kernel):
         function = self.function.on_leaves(self.own_groups(groups))
         return self if function is self.function else self.over(function)
 
-    def narrowed(self, context: Any, rows: AnyRows, shared: Groups, sliced: Groups) -> tuple[Any, ...]:
+    def narrowed(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> tuple[Any, ...]:
         """Return the arguments of the chunk among those of a run whose value is not finite."""
         found: tuple[Any, ...] = self.function.narrowed(context, rows, shared, sliced)  # its own groups come first
         return found

@@ -61,7 +61,7 @@ def bad_row(rows: AnyRows, leaves: Sequence[Any]) -> int | None:
     return min((row for column in columns for row in _bad_rows(column)), default=None)
 
 
-def _bad_rows(column: Any) -> Iterable[int]:
+def _bad_rows(column: object) -> Iterable[int]:
     if isinstance(column, list):
         return (row for row, item in enumerate(column) if not is_finite(item))
     column = np.asarray(column)

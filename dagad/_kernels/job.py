@@ -11,7 +11,7 @@ from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Subtree, add_up_subtrees, sum_tree, whole_row
 from dagad._kernels.batch import Batch
-from dagad._kernels.chunks import ChunkContext
+from dagad._kernels.chunks import ChunkContext, Names
 from dagad._kernels.derivatives import GradOrPullback
 from dagad._kernels.inputs import Inputs, Targets
 from dagad._kernels.kernel import Groups, Kernel
@@ -163,7 +163,7 @@ class Job(NamedTuple):
         target = self.inputs.targets(number)[place]
         return lambda kept: land([target], [kept], range(seed, seed + 1))
 
-    def arguments(self, chunks: Sequence[Chunk], names: Any) -> tuple[Any, ...]:
+    def arguments(self, chunks: Sequence[Chunk], names: Names) -> tuple[Any, ...]:
         """Return the arguments of the batch for some chunks."""
         contexts = [ChunkContext(chunk, names) for chunk in chunks]
         args = contexts, [self.sliced.rows(chunk) for chunk in chunks], self.shared()
@@ -259,7 +259,7 @@ class Results:
         if job.land is not None:
             return job.keeper(number, place, job.land)
 
-        def take(kept: Any) -> None:
+        def take(kept: object) -> None:
             self.stacked[number][place] = kept
 
         return take
@@ -298,7 +298,7 @@ class Executor(Protocol):
         """Run a job, and leave behind what its policy says, None for nothing."""
 
 
-def nested(part: Any) -> Any:
+def nested(part: object) -> Any:
     """Return lists as nodes where they hold references."""
     if not isinstance(part, list):
         return part

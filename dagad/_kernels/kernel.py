@@ -22,7 +22,7 @@ from dagad._graphs.monoids import NUMBERS
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._sources.packed import Unpacked, unpacked
 from dagad._tracing.tape import pull, record, tape_nbytes
-from dagad._types import AnyRows, Cotangent, Leaf, Value
+from dagad._types import AnyRows, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import is_seed
 from dagad._values.canonical import canonical
@@ -259,7 +259,13 @@ class ChunkPullback:
     __slots__ = ("_context", "_function", "_n_shared", "_own", "_parts", "_pull")
 
     def __init__(
-        self, function: ChunkFunction, context: ChunkContext, pull: Any, parts: Outputs, n_shared: int, own: Any
+        self,
+        function: ChunkFunction,
+        context: ChunkContext,
+        pull: Function,
+        parts: Outputs,
+        n_shared: int,
+        own: Sequence[Any] | None,
     ) -> None:
         self._function, self._context, self._pull = function, context, pull
         self._parts, self._n_shared, self._own = parts, n_shared, own

@@ -8,6 +8,7 @@ chunk, so the bits depend on the plan alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from dagad._errors import add_note_once
@@ -16,7 +17,7 @@ from dagad._graphs.sum_trees import RunningTree
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._kernels.finite import is_finite
 from dagad._kernels.kernel import Groups, Kernel, Outputs, Seeds, in_groups
-from dagad._types import AnyRows
+from dagad._types import AnyRows, Function
 from dagad._values import pytree
 from dagad._values.shipping import opened
 
@@ -173,7 +174,7 @@ class PartsPullback:
             for tree, own in zip(trees, found, strict=True)
         ]
 
-    def _of_part(self, part: Part, pull: Any, many: Sequence[Sequence[Any]], n_shared: int) -> Iterator[Any]:
+    def _of_part(self, part: Part, pull: Function, many: Sequence[Sequence[Any]], n_shared: int) -> Iterator[Any]:
         """Yield the cotangents of all leaves of a part for each of many seeds; None for exact zeros."""
         given = [None if all(seed is None for seed in seeds) else seeds for seeds in many]
         with raised_in(part, "pullback"):
@@ -197,7 +198,9 @@ class raised_in:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if isinstance(error, Exception):
             part = self._part
             where = part.context.note(self._role) if part.item is None else f"dagad: item {part.item}"

@@ -80,7 +80,7 @@ def of_job(job: Job, method: str, seeds: Sequence[Seeds], chunk: Chunk) -> Repla
     return Replay(chunk, act, parts, places[0].scheduler, {key: kept[key] for key in needed})
 
 
-def parts_of(job: Job, seeds: Sequence[Seeds], chunks: Sequence[Chunk], names: Any) -> tuple[Any, list[Any]]:
+def parts_of(job: Job, seeds: Sequence[Seeds], chunks: Sequence[Chunk], names: Names) -> tuple[Any, list[Any]]:
     """Return the contexts of some chunks, and the rest that is theirs: rows, leaves, and seeds one after the other."""
     contexts, rows, _, *own = job.arguments(chunks, names)
     owns = job.kernel.stacks

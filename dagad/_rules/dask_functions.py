@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -18,13 +18,13 @@ from dagad._errors import NotDifferentiableError
 from dagad._rules.numpy_functions import untraced
 from dagad._tracing import refusals
 from dagad._tracing.by_definition import movers
-from dagad._types import Array, Axis, DType, Function
+from dagad._types import Array, Axis, DType, Function, Index, Tree
 from dagad._values import pytree
 
 plain = pytree.plain
 
 
-def joined(blocks: Any, axis: int = 0) -> Any:
+def joined(blocks: Tree, axis: int = 0) -> Any:
     """Return the blocks of an array as one."""
     if not isinstance(blocks, list | tuple):
         return blocks
@@ -32,7 +32,7 @@ def joined(blocks: Any, axis: int = 0) -> Any:
     return parts[0] if len(parts) == 1 else anp.concatenate(parts, axis)
 
 
-def _merged_points(locations: Any, values: Any) -> Any:
+def _merged_points(locations: Array, values: Array) -> Any:
     """Return what several blocks have of some points, each where it belongs."""
     order = np.argsort(np.concatenate([np.asarray(list(each), int) for each in locations]))
     return anp.concatenate(list(values))[order]
@@ -41,7 +41,7 @@ def _merged_points(locations: Any, values: Any) -> Any:
 def _assigned(function: Function) -> Function:
     """Return what assigns to entries: it finds out which ones by numbering them all."""
 
-    def setitem(x: Array, v: Array, indices: Any) -> Any:
+    def setitem(x: Array, v: Array, indices: Index) -> Any:
         if not np.size(plain(v)):
             return x
         if np.ma.isMaskedArray(plain(v)):
@@ -61,7 +61,7 @@ def _assigned(function: Function) -> Function:
 def _passed_on(function: Function) -> Function:
     """Return what makes an array like another of something, unless that is traced: it is one already."""
 
-    def safe(a: Array, like: Any = None, dtype: DType = None, **options: Any) -> Any:
+    def safe(a: Array, like: Array = None, dtype: DType = None, **options: Any) -> Any:
         if not pytree.is_traced(a):
             return function(a, like=like, **({} if dtype is None else {"dtype": dtype}), **options)
         return a if dtype is None or a.dtype == dtype else a.astype(dtype)
@@ -72,7 +72,7 @@ def _passed_on(function: Function) -> Function:
 # Moments. Where nan are left out, what Dask computes of them and drops has a derivative of nan.
 
 
-def _deviations(apart: Any) -> Any:
+def _deviations(apart: Array) -> Any:
     """Return what Dask takes powers of: of complex numbers their size."""
     return anp.abs(apart) if np.iscomplexobj(plain(apart)) else apart
 
@@ -80,7 +80,7 @@ def _deviations(apart: Any) -> Any:
 def _moments(function: Function) -> Function:
     """Return what adds up powers of deviations in a block."""
 
-    def moment_chunk(A: Any, order: int = 2, sum: Any = np.sum, **options: Any) -> Any:
+    def moment_chunk(A: Array, order: int = 2, sum: Function = np.sum, **options: Any) -> Any:
         found = function(A, order=order, sum=sum, **options)
         if sum is not np.nansum:
             return found
@@ -93,7 +93,7 @@ def _moments(function: Function) -> Function:
     return moment_chunk
 
 
-def _along(pairs: Any, name: str, axes: Sequence[int]) -> Any:
+def _along(pairs: list[Any], name: str, axes: Sequence[int]) -> Any:
     """Return what nested lists of dicts have under a name, joined along these axes."""
     if not isinstance(pairs, list):
         return pairs[name]
@@ -105,7 +105,7 @@ def _along(pairs: Any, name: str, axes: Sequence[int]) -> Any:
 def _merged_moments(function: Function) -> Function:
     """Return what puts moments of blocks together, of which some may have no entries."""
 
-    def merge(pairs: Any, order: int = 2, ddof: int = 0, axis: Axis = None, **options: Any) -> Any:
+    def merge(pairs: Tree, order: int = 2, ddof: int = 0, axis: Axis = None, **options: Any) -> Any:
         pairs = pairs if isinstance(pairs, list) else [pairs]
         ns = _along(pairs, "n", axis)
         if np.all(ns):
@@ -128,12 +128,12 @@ def _merged_moments(function: Function) -> Function:
     return merge
 
 
-def _ramp(start: Any, stop: Any, num: int, dim: int, step: int) -> Any:
+def _ramp(start: Array, stop: Array, num: int, dim: int, step: int) -> Any:
     rows = np.linspace(anp.moveaxis(start, dim, 0)[0], stop, num + 1)[1:][::step]
     return anp.moveaxis(rows, 0, dim)
 
 
-def _added_counts(bincounts: Any, dtype: DType, **kwargs: Any) -> Any:
+def _added_counts(bincounts: Array, dtype: DType, **kwargs: Any) -> Any:
     del dtype, kwargs
     if not isinstance(bincounts, list):
         return bincounts
@@ -142,13 +142,13 @@ def _added_counts(bincounts: Any, dtype: DType, **kwargs: Any) -> Any:
     return functools.reduce(anp.add, whole)
 
 
-def _unique(ar: Any, indices: Any, counts: Any, return_inverse: bool = False) -> Any:
+def _unique(ar: Array, indices: object, counts: object, return_inverse: bool = False) -> Any:
     if indices is not None or counts is not None or return_inverse:
         raise NotDifferentiableError(refusals.of_option("dask.array.unique", ["return_index"]))
     return {"values": ar[np.unique(plain(ar), return_index=True)[1]]}
 
 
-def _merged_unique(parts: Any, return_inverse: bool = False) -> Any:
+def _merged_unique(parts: Iterable[Mapping[str, Array]], return_inverse: bool = False) -> Any:
     return _unique(anp.concatenate([part["values"] for part in parts]), None, None, return_inverse)
 
 

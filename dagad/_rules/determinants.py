@@ -63,7 +63,7 @@ def _factors(a: Array) -> tuple[Any, Any, Any, Any]:
     return u, sizes, vh, (sign / np.abs(sign))[..., None, None]
 
 
-def _products_but_two(sizes: Any) -> Any:
+def _products_but_two(sizes: Array) -> Any:
     """Return the products of all but two numbers, by which two these are; 0 on the diagonal."""
     n = sizes.shape[-1]
     found = np.zeros((*sizes.shape, n), sizes.dtype)

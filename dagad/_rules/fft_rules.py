@@ -9,18 +9,18 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._tracing.rules import Better
-from dagad._types import Argnums, Args, Array, Axis, Function, Kwargs, Value
+from dagad._types import Argnums, Args, Array, Axis, Function, Kwargs, Shape, Value
 from dagad._values import pytree
 
 plain = pytree.plain
 
 
-def _rfft(a: Array, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+def _rfft(a: Array, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     whole = anp.moveaxis(anp.fft.fft(a, n, axis, norm), axis, 0)
     return anp.moveaxis(whole[: whole.shape[0] // 2 + 1], 0, axis)
 
 
-def _irfft(a: Array, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+def _irfft(a: Array, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     half = anp.moveaxis(a, axis, 0)
     n = 2 * (half.shape[0] - 1) if n is None else n
     missing = max(n // 2 + 1 - half.shape[0], 0)
@@ -29,7 +29,7 @@ def _irfft(a: Array, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
     return anp.moveaxis(anp.real(anp.fft.ifft(whole, None, 0, norm)), 0, axis)
 
 
-def _axes(a: Array, s: Any, axes: Axis) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def _axes(a: Array, s: Shape, axes: Axis) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Return the last axis of a transform with its length, and the others with theirs."""
     axes = range(-len(s if s is not None else np.shape(plain(a))), 0) if axes is None else axes
     lengths = [None] * len(axes) if s is None else s
@@ -39,12 +39,12 @@ def _axes(a: Array, s: Any, axes: Axis) -> tuple[tuple[Any, Any], tuple[Any, Any
 _TURNED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
-def _rfftn(a: Array, s: Any = None, axes: Axis = None, norm: Any = None) -> Any:
+def _rfftn(a: Array, s: Shape = None, axes: Axis = None, norm: str | None = None) -> Any:
     last, others = _axes(a, s, axes)
     return anp.fft.fftn(_rfft(a, *last, norm), *others, norm)
 
 
-def _irfftn(a: Array, s: Any = None, axes: Axis = None, norm: Any = None) -> Any:
+def _irfftn(a: Array, s: Shape = None, axes: Axis = None, norm: str | None = None) -> Any:
     last, others = _axes(a, s, axes)
     return _irfft(anp.fft.ifftn(a, *others, norm), *last, norm)
 

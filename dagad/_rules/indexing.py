@@ -18,7 +18,7 @@ from autograd.extend import vspace
 
 from dagad._tracing.private import SparseObject, numpy_boxes
 from dagad._tracing.rules import own_primitive, replace_vjp
-from dagad._types import Argnums, Args, Array, Cotangent, Function, Kwargs, Tangents, Value
+from dagad._types import Argnums, Args, Array, Cotangent, Function, Index, Kwargs, Tangents, Value
 from dagad._values import pytree
 
 BLOCK = 2**16  # places in the flat array that are worked out at a time: they need memory beside the cotangent's
@@ -32,7 +32,7 @@ def _getitem_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Fu
     return lambda g: (put_back(g, index, space),)
 
 
-def _put_back(cotangent: Cotangent, index: Any, space: Any) -> Any:
+def _put_back(cotangent: Cotangent, index: Index, space: object) -> Any:
     """Return a cotangent of the entries that an index takes, as one of the whole array: it is added where one is."""
 
     def added_to(whole: Array) -> Array:
@@ -56,7 +56,7 @@ def _put_back_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, 
 put_back = own_primitive(_put_back, _put_back_vjp, _put_back_jvp)
 
 
-def add_at(whole: Array, index: Any, terms: Any) -> None:
+def add_at(whole: Array, index: Index, terms: Array) -> None:
     """Do what ``np.add.at`` does, to the last bit.
 
     Examples
@@ -87,7 +87,7 @@ def add_at(whole: Array, index: Any, terms: Any) -> None:
         start += len(some)
 
 
-def _takes_once(part: Any) -> bool:
+def _takes_once(part: object) -> bool:
     """Return whether a part of an index is basic, in numpy's words; a truth is none."""
     return part is None or part is Ellipsis or type(part) in _BASIC or (isinstance(part, np.integer) and not part.ndim)
 
@@ -95,7 +95,7 @@ def _takes_once(part: Any) -> bool:
 _BASIC = frozenset({slice, int})
 
 
-def _places(whole: Array, index: Any, terms: Array) -> Iterator[Array] | None:
+def _places(whole: Array, index: Index, terms: Array) -> Iterator[Array] | None:
     """Yield where in the flat array the entries are that an index takes; None where it is of another kind.
 
     The array has two axes and more, and is laid out one row after the other. The index is an array of whole numbers for
@@ -113,7 +113,7 @@ def _places(whole: Array, index: Any, terms: Array) -> Iterator[Array] | None:
     return _in_blocks(rows, math.prod(rest))
 
 
-def _is_whole(part: Any) -> bool:
+def _is_whole(part: object) -> bool:
     return type(part) is np.ndarray and part.dtype.kind in "iu" and part.ndim > 0
 
 

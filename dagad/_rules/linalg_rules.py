@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -58,7 +59,7 @@ def matrix_norm(x: Array, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     return anp.reshape(found, (*np.shape(plain(found)), 1, 1)) if keepdims else found
 
 
-def norm(x: Array, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Any:
+def norm(x: Array, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors or matrices, as numpy and scipy take their arguments."""
     n_dims = np.ndim(plain(x))
     if axis is None and ord is None:
@@ -98,7 +99,7 @@ def _slogdet(a: Array) -> Any:
     return scaled / anp.abs(scaled), anp.log(anp.abs(scaled)) + n * size
 
 
-def _pinv(a: Array, rcond: Any = None, hermitian: bool = False) -> Any:
+def _pinv(a: Array, rcond: Array = None, hermitian: bool = False) -> Any:
     if rcond is not None:
         raise NotDifferentiableError(refusals.of_option("np.linalg.pinv", ["rcond"]))
     if hermitian:
@@ -154,11 +155,11 @@ def _tensorinv(a: Array, ind: int = 2) -> Any:
 A_ROUNDING = 1e-10
 
 
-def _is_real(entries: Any) -> Any:
+def _is_real(entries: Array) -> Any:
     return (np.abs(np.imag(plain(entries))) < A_ROUNDING) & (np.abs(plain(entries)) > A_ROUNDING)
 
 
-def _per_entry(turned: Any, entries: Any, size: Any, name: str) -> Any:
+def _per_entry(turned: Array, entries: Array, size: Array, name: str) -> Any:
     """Return what a loss gains as vectors turn, by how far that would take their real entries from the real line."""
     is_real = _is_real(entries)
     looked_at = np.abs(plain(turned)) > 1e-9 * size
@@ -288,7 +289,7 @@ def _of_lists() -> tuple[Any, Any]:
     def multi_dot(*arrays: Any) -> Any:
         return np.linalg.multi_dot(arrays)
 
-    def lstsq(a: Array, b: Array, rcond: Any) -> Any:
+    def lstsq(a: Array, b: Array, rcond: Array) -> Any:
         x, residuals, _, sizes = np.linalg.lstsq(a, b, rcond)
         return x, residuals, sizes
 
@@ -301,7 +302,7 @@ def _written_multi_dot(arrays: Sequence[Any]) -> Any:
     return _of_lists()[0](*map(array_of, arrays))
 
 
-def _written_lstsq(a: Array, b: Array, rcond: Any = None) -> Any:
+def _written_lstsq(a: Array, b: Array, rcond: Array = None) -> Any:
     a, b = array_of(a), array_of(b)
     rank = np.linalg.matrix_rank(plain(a))
     if rank < np.shape(plain(a))[1] or np.shape(plain(a))[0] <= rank:
@@ -332,7 +333,7 @@ DEFINED: dict[Any, Function] = {
 }
 
 
-def learn(module: Any) -> bool:
+def learn(module: ModuleType) -> bool:
     """Enter all rules."""
     del module
     for func, definition in DEFINED.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
@@ -30,14 +30,14 @@ def _concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Any:
     return anp.concatenate(arrays, axis)
 
 
-def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Array = 0) -> Any:
     found = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
         found = anp.where(plain(condition), choice, found)
     return found
 
 
-def _piecewise(x: Array, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+def _piecewise(x: Array, condlist: Array, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     if np.ndim(condlist) == 0 or (np.ndim(condlist[0]) == 0 and np.ndim(plain(x))):
         condlist = [condlist]  # as numpy has it
     conditions = [np.broadcast_to(plain(each), np.shape(plain(x))) for each in condlist]
@@ -70,7 +70,7 @@ def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
     return tuple(anp.broadcast_to(each, shape) for each in args)
 
 
-def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Any = "xy") -> Any:
+def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Literal["xy", "ij"] = "xy") -> Any:
     numbers = [np.arange(np.size(plain(each))) for each in xi]
     places = np.meshgrid(*numbers, sparse=sparse, indexing=indexing)
     found = tuple(anp.ravel(each)[at] for each, at in zip(xi, places, strict=True))
@@ -88,7 +88,7 @@ def _windows(x: Array, *args: Any, **kwargs: Any) -> Any:
 _SCALAR = (int, float, type(None))
 
 
-def _clip(a: Array, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def _clip(a: Array, a_min: Array = None, a_max: Array = None, *, min: Array = None, max: Array = None) -> Any:
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if isbox(a) and not isbox(low) and not isbox(high):
         if not isinstance(low, _SCALAR) or not isinstance(high, _SCALAR):
@@ -99,7 +99,7 @@ def _clip(a: Array, a_min: Any = None, a_max: Any = None, *, min: Any = None, ma
     return found if high is None else anp.minimum(found, high)
 
 
-def _astype(x: Array, dtype: DType, *, copy: bool = True, device: Any = None) -> Any:
+def _astype(x: Array, dtype: DType, *, copy: bool = True, device: object = None) -> Any:
     """Return the entries as another type: whole numbers and truths are constant between their jumps."""
     del device
     if not copy and plain(x).dtype == dtype:
@@ -107,7 +107,9 @@ def _astype(x: Array, dtype: DType, *, copy: bool = True, device: Any = None) ->
     return cast(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
 
 
-def _einsum(*operands: Any, optimize: Any = False, dtype: DType = None, casting: str = "safe", order: str = "K") -> Any:
+def _einsum(
+    *operands: Any, optimize: object = False, dtype: DType = None, casting: str = "safe", order: str = "K"
+) -> Any:
     del casting, order
     written = operands[0].partition("->")[0].split(",") if isinstance(operands[0], str) else operands[1::2]
     letters = [[letter for letter in each if letter not in (" ", ".", Ellipsis)] for each in written]
@@ -129,7 +131,7 @@ def _of_diagonals() -> Any:
     def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
         return np.einsum(subscripts, *operands, optimize=optimize)
 
-    def definition(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
+    def definition(subscripts: str, *operands: Any, optimize: object = False) -> Any:
         left, arrow, right = subscripts.replace(" ", "").partition("->")
         once = [each for each in sorted({*left} - {*".,"}) if left.count(each) == 1]
         right = right if arrow else "..." * ("..." in left) + "".join(once)
@@ -143,7 +145,7 @@ def _of_diagonals() -> Any:
     return own_primitive(einsum, *rules_of("einsum", definition))
 
 
-def _insert(arr: Array, obj: Any, values: Any, axis: Axis = None) -> Any:
+def _insert(arr: Array, obj: Array, values: Array, axis: Axis = None) -> Any:
     """Return the array with more entries, all of its own type."""
     found, dtype = moved(np.insert, 0, 2)(arr, obj, values, axis), getattr(plain(arr), "dtype", None)
     return found if dtype is None or dtype == found.dtype else _astype(found, dtype)
@@ -158,7 +160,7 @@ def _asarray(a: Array, dtype: DType = None, **options: Any) -> Any:
 
 
 def _full_like(
-    a: Array, fill_value: Any, dtype: DType = None, order: Any = "K", subok: bool = True, shape: Shape = None
+    a: Array, fill_value: Array, dtype: DType = None, order: Any = "K", subok: bool = True, shape: Shape = None
 ) -> Any:
     like = np.ones_like(plain(a), dtype, order, subok, shape)
     if not isbox(fill_value) or like.dtype.kind not in "fc":
@@ -193,7 +195,9 @@ def _refused(sentence: Function) -> Function:
     return refuse
 
 
-def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
+def _histogramdd(
+    sample: Array, bins: Array = 10, range: Array = None, density: bool | None = None, weights: Array = None
+) -> Any:
     """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
     columns = _columns(sample)
     given = [array_of(each) for each in bins] if np.iterable(plain(bins)) else [bins] * len(columns)
@@ -219,14 +223,14 @@ def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any 
     return sums, tuple(edges)
 
 
-def _columns(sample: Any) -> list[Any]:
+def _columns(sample: Array) -> list[Any]:
     if isinstance(sample, list | tuple):
         return [each if isbox(each) else np.asarray(each) for each in sample]
     sample = sample if np.ndim(plain(sample)) == 2 else anp.reshape(sample, (-1, 1))
     return [sample[:, column] for column in np.arange(np.shape(plain(sample))[1])]
 
 
-def _edges_along(column: Any, bins: Array, range: Any, found: Any) -> Any:
+def _edges_along(column: Array, bins: Array, range: Array, found: Array) -> Any:
     """Return the edges along one dimension, traced where they follow what is traced."""
     if np.ndim(plain(bins)) == 1:
         return bins if isbox(bins) else found
@@ -234,7 +238,7 @@ def _edges_along(column: Any, bins: Array, range: Any, found: Any) -> Any:
 
 
 def _histogram2d(
-    x: Array, y: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None
+    x: Array, y: Array, bins: Array = 10, range: Array = None, density: bool | None = None, weights: Array = None
 ) -> tuple[Any, Any, Any]:
     if np.iterable(plain(bins)) and len(bins) not in (1, 2):  # the edges of both
         bins = [bins, bins]

@@ -7,6 +7,7 @@ place of autograd's own rules, which are wrong for some arguments.
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -49,7 +50,7 @@ def trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any
     return anp.sum(dx * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
 
 
-def _interp(x: Array, xp: Array, fp: Array, left: Any = None, right: Any = None, period: Any = None) -> Any:
+def _interp(x: Array, xp: Array, fp: Array, left: Array = None, right: Array = None, period: Array = None) -> Any:
     if period is not None:
         raise NotDifferentiableError(refusals.of_option("np.interp", ["period"]))
     at, knots = plain(x), np.asarray(plain(xp))
@@ -82,7 +83,7 @@ def _convolution() -> Any:
     made = primitive(convolution)
     trace_primitives_map.pop(convolution, None)  # nobody gives this one to numpy
 
-    def part(g: Array, other: Any, own: Any) -> Any:
+    def part(g: Array, other: Array, own: Array) -> Any:
         start = np.size(plain(other)) - 1
         return numpy_vjps.match_complex(own, made(g, other[::-1])[start : start + np.size(plain(own))])
 
@@ -101,7 +102,7 @@ def _correlate(a: Array, v: Array, mode: str = "valid") -> Any:
     return _convolve(a, anp.conj(anp.ravel(v))[::-1])[part]
 
 
-def _vander(x: Array, N: Any = None, increasing: bool = False) -> Any:
+def _vander(x: Array, N: int | None = None, increasing: bool = False) -> Any:
     powers = np.arange(np.size(plain(x)) if N is None else N)
     return x[:, None] ** (powers if increasing else powers[::-1])
 
@@ -114,7 +115,7 @@ def _polyval(p: Array, x: Array) -> Any:
     return total
 
 
-def _gradient(f: Any, *spacing: Any, axis: Axis = None, edge_order: int = 1) -> Any:
+def _gradient(f: Array, *spacing: Any, axis: Axis = None, edge_order: int = 1) -> Any:
     if edge_order != 1:
         raise NotDifferentiableError(refusals.of_option("np.gradient", ["edge_order"]))
     n_dims = np.ndim(plain(f))
@@ -125,19 +126,19 @@ def _gradient(f: Any, *spacing: Any, axis: Axis = None, edge_order: int = 1) -> 
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _slopes(f: Any, step: Any, axis: int) -> Any:
+def _slopes(f: Array, step: Array, axis: int) -> Any:
     h = _steps(step) if np.ndim(plain(step)) else step * np.ones(f.shape[-1] - 1)
     rise = _steps(f) / h
     inner = (h[1:] * rise[..., :-1] + h[:-1] * rise[..., 1:]) / (h[1:] + h[:-1])
     return anp.moveaxis(anp.concatenate([rise[..., :1], inner, rise[..., -1:]], -1), -1, axis)
 
 
-def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+def _ediff1d(ary: Array, to_end: Array = None, to_begin: Array = None) -> Any:
     ends = [[] if end is None else [anp.ravel(anp.array(end))] for end in (to_begin, to_end)]
     return anp.concatenate([*ends[0], anp.diff(anp.ravel(ary)), *ends[1]])
 
 
-def _diff(a: Array, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def _diff(a: Array, n: int = 1, axis: int = -1, prepend: Array = None, append: Array = None) -> Any:
     shape = list(np.shape(plain(a)))
     shape[axis] = 1
     ends = [
@@ -151,13 +152,13 @@ def _diff(a: Array, n: int = 1, axis: int = -1, prepend: Any = None, append: Any
     return whole
 
 
-def _linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, axis: int = 0) -> Any:
+def _linspace(start: Array, stop: Array, num: int = 50, endpoint: bool = True, axis: int = 0) -> Any:
     at = np.arange(num) / max(num - 1 if endpoint else num, 1)
     rise = stop - start
     return anp.moveaxis(start + at.reshape(-1, *[1] * np.ndim(plain(rise))) * rise, 0, axis)
 
 
-def _trace(a: Array, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DType = None, out: Any = None) -> Any:
+def _trace(a: Array, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DType = None, out: object = None) -> Any:
     del dtype, out
     return anp.sum(moved(np.diagonal, 0)(a, offset, axis1, axis2), axis=-1)
 
@@ -188,7 +189,7 @@ def _by_layout(a: Array, order: str) -> str:
     return "F" if flags.f_contiguous and not flags.c_contiguous else "C"
 
 
-def _reshape(a: Array, shape: Shape, order: str = "C", *, copy: Any = None) -> Any:
+def _reshape(a: Array, shape: Shape, order: str = "C", *, copy: bool | None = None) -> Any:
     del copy
     return anp.reshape(a, shape, order=_by_layout(a, order))
 
@@ -197,7 +198,7 @@ def _ravel(a: Array, order: str = "C") -> Any:
     return anp.reshape(a, (-1,), order=_by_layout(a, order))
 
 
-def _nan_to_num(x: Array, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def _nan_to_num(x: Array, copy: bool = True, nan: Array = 0.0, posinf: Array = None, neginf: Array = None) -> Any:
     del copy
     found = anp.where(np.isnan(plain(x)), nan, x)
     for infinity, filled in ((np.inf, posinf), (-np.inf, neginf)):
@@ -205,7 +206,7 @@ def _nan_to_num(x: Array, copy: bool = True, nan: Any = 0.0, posinf: Any = None,
     return found
 
 
-def _unwrap(p: Array, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * np.pi) -> Any:
+def _unwrap(p: Array, discont: Array = None, axis: int = -1, *, period: Array = 2.0 * np.pi) -> Any:
     """Return the angles as they are: jumps by whole turns are constant."""
     del axis
     if isbox(discont) or isbox(period):
@@ -213,13 +214,13 @@ def _unwrap(p: Array, discont: Any = None, axis: int = -1, *, period: Any = 2.0 
     return p + 0.0
 
 
-def _angle(z: Array, deg: Any = False) -> Any:
+def _angle(z: Array, deg: bool = False) -> Any:
     is_complex = np.iscomplexobj(plain(z))
     angle = anp.arctan2(anp.imag(z), anp.real(z)) if is_complex else anp.arctan2(0.0, z)
     return angle * (180.0 / np.pi) if deg else angle
 
 
-def _pad(array: Array, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
+def _pad(array: Array, pad_width: Array, mode: str | Function = "constant", **kwargs: Any) -> Any:
     if kwargs.get("reflect_type") == "odd":
         raise NotDifferentiableError(refusals.of_option("np.pad", ["reflect_type='odd'"]))
     if mode in ("edge", "reflect", "symmetric", "wrap"):
@@ -239,7 +240,9 @@ def _bincount(x: Array, weights: Array = None, minlength: int = 0) -> Any:
     return movers()[1](weights, np.asarray(x), (size,))
 
 
-def _histogram(a: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
+def _histogram(
+    a: Array, bins: Array = 10, range: Array = None, density: bool | None = None, weights: Array = None
+) -> Any:
     """Return sums of weights and edges; counts, which are whole numbers, never get here."""
     edges = _edges(a, bins, range)
     # By numpy's own edges: the last of those that are made here may be a last bit below the largest number.
@@ -249,13 +252,13 @@ def _histogram(a: Array, bins: Array = 10, range: Any = None, density: Any = Non
     return (sums / _steps(edges) / anp.sum(sums) if density else sums), edges
 
 
-def bins_of(sample: Any, edges: Any) -> Any:
+def bins_of(sample: Array, edges: Array) -> Any:
     """Return the numbers of the bins that numbers lie in, from 1; 0 and the one past the last are those outside."""
     at = np.searchsorted(edges, sample, "right")
     return np.where(sample == edges[-1], len(edges) - 1, at)  # the last one holds its end
 
 
-def _edges(a: Array, bins: Array, range: Any = None, weights: Array = None) -> Any:
+def _edges(a: Array, bins: Array, range: Array = None, weights: Array = None) -> Any:
     """Return the edges of bins: as given, or in equal steps between the least and the largest number."""
     if np.ndim(plain(bins)) == 1:
         return bins
@@ -420,7 +423,7 @@ def _astype_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Any
     return pulled
 
 
-def learn(module: Any) -> bool:
+def learn(module: ModuleType) -> bool:
     """Enter all rules."""
     del module
     newer = {getattr(np, name): each for name, each in NEWER.items() if hasattr(np, name)}

@@ -22,12 +22,12 @@ plain = pytree.plain
 LEAST = sys.float_info.min  # what is nearer to 0 has no finite inverse
 
 
-def _in_base(g: Any, x: Array, y: Array) -> Any:
+def _in_base(g: Array, x: Array, y: Array) -> Any:
     has_slope = (plain(y) != 0) | (np.abs(plain(x)) >= LEAST)
     return g * y * x ** anp.where(has_slope, y - 1, 1.0)
 
 
-def _in_exponent(g: Any, ans: Value, x: Array) -> Any:
+def _in_exponent(g: Array, ans: Value, x: Array) -> Any:
     return g * anp.log(numpy_vjps.replace_zero(x, 1.0)) * ans
 
 

@@ -25,15 +25,15 @@ plain = pytree.plain
 _ALL: Any = np._NoValue
 
 
-def _keeps(keepdims: Any) -> bool:
+def _keeps(keepdims: object) -> bool:
     return keepdims is not _ALL and bool(keepdims)
 
 
-def _present(a: Array, where: Any, fill: float) -> Any:
+def _present(a: Array, where: Array, fill: float) -> Any:
     return a if where is True or where is _ALL else anp.where(where, a, fill)
 
 
-def _n_present(a: Array, axis: Axis, keepdims: Any, where: Any) -> Any:
+def _n_present(a: Array, axis: Axis, keepdims: object, where: Array) -> Any:
     shape = np.shape(plain(a))
     return np.sum(np.broadcast_to(True if where is _ALL else where, shape), axis=axis, keepdims=_keeps(keepdims))
 
@@ -42,10 +42,10 @@ def _sum(
     a: Array,
     axis: Axis = None,
     dtype: DType = None,
-    out: Any = None,
-    keepdims: Any = False,
-    initial: Any = 0,
-    where: Any = True,
+    out: object = None,
+    keepdims: object = False,
+    initial: Array = 0,
+    where: Array = True,
 ) -> Any:
     del dtype, out
     found = anp.sum(_present(a, where, 0.0), axis=axis, keepdims=_keeps(keepdims))
@@ -53,7 +53,13 @@ def _sum(
 
 
 def _mean(
-    a: Array, axis: Axis = None, dtype: DType = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+    a: Array,
+    axis: Axis = None,
+    dtype: DType = None,
+    out: object = None,
+    keepdims: object = False,
+    *,
+    where: Array = True,
 ) -> Any:
     del dtype, out
     return _sum(a, axis, keepdims=keepdims, where=where) / _n_present(a, axis, keepdims, where)
@@ -63,12 +69,12 @@ def _var(
     a: Array,
     axis: Axis = None,
     dtype: DType = None,
-    out: Any = None,
-    ddof: Any = 0,
-    keepdims: Any = False,
+    out: object = None,
+    ddof: float = 0,
+    keepdims: object = False,
     *,
-    where: Any = True,
-    correction: Any = _ALL,
+    where: Array = True,
+    correction: object = _ALL,
 ) -> Any:
     del dtype, out
     apart = _present(a - _mean(a, axis, keepdims=True, where=where), where, 0.0)
@@ -82,7 +88,12 @@ def _std(a: Array, *args: Any, **kwargs: Any) -> Any:
 
 def _extreme(fun: Function, pair: Function, fill: float) -> Function:
     def definition(
-        a: Array, axis: Axis = None, out: Any = None, keepdims: Any = False, initial: Any = _ALL, where: Any = True
+        a: Array,
+        axis: Axis = None,
+        out: object = None,
+        keepdims: object = False,
+        initial: Array = _ALL,
+        where: Array = True,
     ) -> Any:
         del out
         found = fun(_present(a, where, fill), axis=axis, keepdims=_keeps(keepdims))
@@ -146,10 +157,10 @@ def _prod(
     a: Array,
     axis: Axis = None,
     dtype: DType = None,
-    out: Any = None,
-    keepdims: Any = False,
-    initial: Any = 1,
-    where: Any = True,
+    out: object = None,
+    keepdims: object = False,
+    initial: Array = 1,
+    where: Array = True,
 ) -> Any:
     del out
     if dtype is not None and dtype is not _ALL and np.dtype(dtype).kind == "f":
@@ -178,7 +189,7 @@ def cumulative(fun: Function, start: float) -> Function:
     return definition
 
 
-def _running(ufunc: Any, is_new: Function) -> Function:
+def _running(ufunc: np.ufunc, is_new: Function) -> Function:
     """Return the definition of the largest or smallest entry so far: of equal ones it is the first."""
 
     def definition(a: Array, axis: int = 0) -> Any:
@@ -192,7 +203,7 @@ def _running(ufunc: Any, is_new: Function) -> Function:
     return definition
 
 
-def running(ufunc: Any, is_new: Function) -> Any:
+def running(ufunc: np.ufunc, is_new: Function) -> Any:
     """Return `ufunc.accumulate` as a primitive."""
 
     def accumulate(a: Array, axis: int = 0) -> Any:
@@ -205,7 +216,7 @@ WRITTEN["maximum.accumulate"] = running(np.maximum, np.greater)
 WRITTEN["minimum.accumulate"] = running(np.minimum, np.less)
 
 
-def _cov(m: Any, y: Array = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
+def _cov(m: Array, y: Array = None, rowvar: bool = True, bias: bool = False, ddof: float | None = None) -> Any:
     both = [each if rowvar or np.ndim(plain(each)) == 1 else each.T for each in (m, y) if each is not None]
     x = anp.concatenate([anp.reshape(each, (-1, np.shape(plain(each))[-1])) for each in both], 0)
     apart = x - anp.mean(x, axis=1, keepdims=True)
@@ -236,11 +247,11 @@ def _ordered(order: Function) -> Function:
     return definition
 
 
-def _sort(a: Array, axis: Axis = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+def _sort(a: Array, axis: Axis = -1, kind: Any = None, order: str | None = None, *, stable: bool | None = None) -> Any:
     return _ordered(functools.partial(np.argsort, kind=kind, order=order, stable=stable))(a, axis=axis)
 
 
-def _partition(a: Array, kth: Any, axis: Axis = -1, kind: Any = "introselect", order: Any = None) -> Any:
+def _partition(a: Array, kth: Array, axis: Axis = -1, kind: Any = "introselect", order: str | None = None) -> Any:
     def places(x: Array, axis: Axis) -> Any:
         ranks = np.argsort(np.argsort(np.partition(x, kth, axis, kind, order), axis), axis)
         return np.take_along_axis(np.argsort(x, axis), ranks, axis)

@@ -77,7 +77,7 @@ def _code_beside(n_free: int) -> CodeType:
     return code
 
 
-def stock(function: Any) -> Any:
+def stock(function: Function) -> Any:
     """Return a function that does what a function of scipy's does, whatever code is in that one."""
     code, closure = function.__code__, function.__closure__
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
@@ -86,7 +86,7 @@ def stock(function: Any) -> Any:
     return made
 
 
-def swap(function: Any, ours: Function) -> Swap:
+def swap(function: Function, ours: Function) -> Swap:
     """Return what puts `ours` into a function of scipy's, for traced arrays."""
     return replaced(function, _First(ours, stock(function)))
 
@@ -104,14 +104,14 @@ def primitive_of(raw: Function, definition: Function) -> Any:
     return own_primitive(raw, *rules_of(raw.__name__, definition))
 
 
-def with_rules(function: Any, vjp: Function, jvp: Function) -> tuple[Swap, Any]:
+def with_rules(function: Function, vjp: Function, jvp: Function) -> tuple[Swap, Any]:
     """Return the swap of a function with these rules, and the primitive."""
     own = stock(function)
     made = own_primitive(own, vjp, jvp)
     return swap(function, _Kept(own, made)), made
 
 
-def defined(function: Any, definition: Function) -> Swap:
+def defined(function: Function, definition: Function) -> Swap:
     """Return the swap of a function that is differentiated by its definition."""
     return with_rules(function, *rules_of(f"{function.__module__}.{function.__name__}", definition))[0]
 
@@ -121,7 +121,7 @@ class _Kept:
 
     __slots__ = ("_called",)
 
-    def __init__(self, function: Any, made: Any) -> None:
+    def __init__(self, function: Function, made: Function) -> None:
         module = ".".join(part for part in function.__module__.split(".")[:2])
         self._called = Called(function, made, f"{module}.{function.__name__}")
 

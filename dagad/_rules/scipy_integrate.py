@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -47,7 +48,7 @@ def _simpson(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
     return found + ends - y[..., -3] * last**3 / (6.0 * first * (first + last))
 
 
-def _cumulative_trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1, initial: Any = None) -> Any:
+def _cumulative_trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1, initial: Array = None) -> Any:
     h = _spacing(y, x, dx, axis)
     y = anp.moveaxis(y, axis, -1)
     found = anp.cumsum(h * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
@@ -57,7 +58,7 @@ def _cumulative_trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int 
     return anp.moveaxis(found, -1, axis)
 
 
-def of_integrals(integrate: Any) -> list[Swap]:
+def of_integrals(integrate: ModuleType) -> list[Swap]:
     """Return the swaps for `scipy.integrate`."""
     return [
         defined(integrate.trapezoid, trapezoid),
@@ -77,6 +78,6 @@ def _polyval(x: Array, c: Array, tensor: bool = True) -> Any:
     return found
 
 
-def of_polynomials(polynomial: Any) -> list[Swap]:
+def of_polynomials(polynomial: ModuleType) -> list[Swap]:
     """Return the swaps for `numpy.polynomial.polynomial`."""
     return [defined(polynomial.polyval, _polyval)]

@@ -53,7 +53,7 @@ def _solve(
     lower: bool = False,
     *,
     check_finite: bool = True,
-    assume_a: Any = None,
+    assume_a: str | None = None,
     transposed: bool = False,
 ) -> Any:
     del check_finite
@@ -63,7 +63,7 @@ def _solve(
     return linalg.solve(anp.swapaxes(a, -1, -2) if transposed else a, b)
 
 
-def _inv(a: Array, *, check_finite: bool = True, assume_a: Any = None, lower: bool = False) -> Any:
+def _inv(a: Array, *, check_finite: bool = True, assume_a: str | None = None, lower: bool = False) -> Any:
     del check_finite
     if assume_a not in _READ_AS:
         raise NotImplementedError("VJP of scipy.linalg.inv with this `assume_a` not defined")
@@ -85,7 +85,7 @@ def _cho_factor(a: Array, lower: bool = False, check_finite: bool = True) -> Any
 def _solve_triangular(
     a: Array,
     b: Array,
-    trans: Any = 0,
+    trans: int | str = 0,
     lower: bool = False,
     unit_diagonal: bool = False,
     overwrite_b: bool = False,
@@ -105,7 +105,7 @@ def _is_stack(*arrays: Any) -> bool:
     return any(np.ndim(plain(each)) > 2 for each in arrays)
 
 
-def _any_triangular(a: Array, b: Array, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
+def _any_triangular(a: Array, b: Array, trans: int | str, lower: bool, unit_diagonal: bool) -> Any:
     eye = np.eye(np.shape(plain(a))[-1])
     a = anp.tril(a) if lower else anp.triu(a)
     a = a * (1.0 - eye) + eye if unit_diagonal else a
@@ -199,7 +199,7 @@ def _svd(a: Array, full_matrices: bool = True, compute_uv: bool = True, **option
 _QR_FORM = ' in this form. It has one with `mode="economic"`, of matrices with at least as many rows as columns'
 
 
-def _qr(a: Array, lwork: Any = None, mode: str = "full", pivoting: bool = False, check_finite: bool = True) -> Any:
+def _qr(a: Array, lwork: object = None, mode: str = "full", pivoting: bool = False, check_finite: bool = True) -> Any:
     del lwork, check_finite
     rows, columns = np.shape(plain(a))[-2:]
     if rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
@@ -243,7 +243,7 @@ def _by_toeplitz(function: Function, definition: Callable[..., Any]) -> Swap:
 
     made = primitive_of(value, lambda c, r, b: definition(_toeplitz(c, r), b))
 
-    def ours(c_or_cr: Any, *args: Any, **kwargs: Any) -> Any:
+    def ours(c_or_cr: Array, *args: Any, **kwargs: Any) -> Any:
         b = args[0] if args else kwargs.get("b", kwargs.get("x"))
         c, r = map(array_of, c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None))
         return made(c, r, b)
@@ -267,7 +267,7 @@ def _continuous_lyapunov(a: Array, q: Array) -> Any:
     return traced.solve_sylvester(a, anp.conj(a.T), q)
 
 
-def _discrete_lyapunov(a: Array, q: Array, method: Any = None) -> Any:
+def _discrete_lyapunov(a: Array, q: Array, method: str | None = None) -> Any:
     del method
     _no_stack("solve_discrete_lyapunov", a, q)
     n = np.shape(plain(a))[0]
@@ -323,7 +323,7 @@ def _check_lu(args: Args, kwargs: Kwargs) -> None:
         raise NotImplementedError("VJP of scipy.linalg.lu of a matrix that is not square, or with options, not defined")
 
 
-def _lu_pair(factors: Any) -> list[Swap]:
+def _lu_pair(factors: Function) -> list[Swap]:
     """Return the swaps of `lu_factor` and `lu_solve`; `factors` is the primitive of `lu`."""
     own, solving = stock(of.lu_factor), stock(of.lu_solve)
 
@@ -334,10 +334,10 @@ def _lu_pair(factors: Any) -> list[Swap]:
         found = factors(a)
         return found[1] + found[2] - np.eye(np.shape(plain(a))[-1])
 
-    def solution(lu: Any, b: Array, pivots: Any, trans: int) -> Any:
+    def solution(lu: Array, b: Array, pivots: Array, trans: int) -> Any:
         return solving((lu, pivots), b, trans)
 
-    def definition_of_solution(lu: Any, b: Array, pivots: Any, trans: int) -> Any:
+    def definition_of_solution(lu: Array, b: Array, pivots: Array, trans: int) -> Any:
         n = np.shape(plain(lu))[-1]
         order = np.arange(n)
         for row, other in enumerate(pivots):
@@ -354,7 +354,7 @@ def _lu_pair(factors: Any) -> list[Swap]:
         return factored(a), own(plain(a))[1]
 
     def ours_solving(
-        lu_and_piv: Any, b: Array, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+        lu_and_piv: tuple[Array, Array], b: Array, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
     ) -> Any:
         del overwrite_b, check_finite
         _no_stack("lu_solve", lu_and_piv[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from dagad._errors import NotDifferentiableError
@@ -24,7 +24,7 @@ _IN_PYTHON = "newton", "golden", "bracket", "brent", "fminbound", "line_search"
 _IN_C = "bisect", "brenth", "brentq", "ridder", "milp", "lsq_linear"
 
 
-def of_solvers(optimize: Any) -> list[Swap]:
+def of_solvers(optimize: ModuleType) -> list[Swap]:
     """Return the swaps for `scipy.optimize`."""
     wrap = optimize._zeros_py._wrap_nan_raise  # all root finders in C call it
     own = stock(wrap)
@@ -48,7 +48,7 @@ class _Ordinary:
 
     __slots__ = ("_name", "_signature", "_stock")
 
-    def __init__(self, name: str, function: Any) -> None:
+    def __init__(self, name: str, function: Function) -> None:
         self._name, self._stock = f"scipy.optimize.{name}", stock(function)
         self._signature = inspect.signature(self._stock)
 
@@ -73,7 +73,7 @@ def _ordinary_of(name: str, fun: Function, /, *args: Any, **kwargs: Any) -> Any:
     return found
 
 
-def _holds_boxes(arg: Any) -> bool:
+def _holds_boxes(arg: object) -> bool:
     if isinstance(arg, tuple | list):
         return any(map(_holds_boxes, arg))
     if type(arg).__module__.startswith("scipy.optimize."):  # bounds and constraints

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 from dagad._rules import scipy_integrate, scipy_optimize
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import HOMES
 
 
-def _special(module: Any) -> bool:
+def _special(module: ModuleType) -> bool:
     del module
     from dagad._rules import scipy_rules
 
@@ -17,7 +17,7 @@ def _special(module: Any) -> bool:
     return True
 
 
-def _linalg(module: Any) -> bool:
+def _linalg(module: ModuleType) -> bool:
     del module
     from dagad._rules import scipy_linalg
 
@@ -25,7 +25,7 @@ def _linalg(module: Any) -> bool:
     return True
 
 
-def _stats(module: Any) -> bool:
+def _stats(module: ModuleType) -> bool:
     del module
     from dagad._rules import scipy_stats
 
@@ -33,7 +33,7 @@ def _stats(module: Any) -> bool:
     return True
 
 
-def _sparse(module: Any) -> bool:
+def _sparse(module: ModuleType) -> bool:
     del module
     from dagad._rules import scipy_sparse
 
@@ -41,30 +41,30 @@ def _sparse(module: Any) -> bool:
     return True
 
 
-def _integrals(module: Any) -> bool:
+def _integrals(module: ModuleType) -> bool:
     patches.swap(scipy_integrate.of_integrals(module))
     return True
 
 
-def _polynomials(module: Any) -> bool:
+def _polynomials(module: ModuleType) -> bool:
     patches.swap(scipy_integrate.of_polynomials(module))
     return True
 
 
-def _operators(module: Any) -> bool:
+def _operators(module: ModuleType) -> bool:
     from dagad._rules import scipy_sparse
 
     patches.swap(scipy_sparse.of_operators(module))
     return True
 
 
-def _normal(module: Any) -> bool:
+def _normal(module: ModuleType) -> bool:
     from dagad._rules import scipy_stats
 
     return scipy_stats.learn_normal(module)
 
 
-def _optimize(module: Any) -> bool:
+def _optimize(module: ModuleType) -> bool:
     patches.swap(scipy_optimize.of_solvers(module))
     return True
 

@@ -68,7 +68,7 @@ def _exprel_slope(ans: Value, x: Array) -> Any:
     return anp.where(small, series, (anp.exp(at) - f.exprel(at)) / at)
 
 
-def _by_power(log: Any, power: Any) -> Any:
+def _by_power(log: Array, power: Array) -> Any:
     """Return the derivative of (exp(power log) - 1) / power in `power`."""
     return log**2 * _exprel_slope(None, power * log)
 
@@ -81,22 +81,22 @@ def _beta_density(a: Array, b: Array, x: Array) -> Any:
     return anp.exp(_powers(a - 1.0, b - 1.0, x) - special.betaln(a, b))
 
 
-def _t_density(df: Any, t: Array) -> Any:
+def _t_density(df: Array, t: Array) -> Any:
     scale = special.gammaln((df + 1.0) / 2.0) - special.gammaln(df / 2.0) - 0.5 * anp.log(df * np.pi)
     return anp.exp(scale - (df + 1.0) / 2.0 * anp.log1p(t**2 / df))
 
 
-def _f_density(n: Any, d: Any, x: Array) -> Any:
+def _f_density(n: Array, d: Array, x: Array) -> Any:
     at = n * x / (n * x + d)
     return _beta_density(n / 2.0, d / 2.0, at) * n * d / (n * x + d) ** 2
 
 
-def _poisson(k: Any, m: Any) -> Any:
+def _poisson(k: Array, m: Array) -> Any:
     k = anp.floor(k)
     return anp.exp(f.xlogy(k, m) - m - special.gammaln(k + 1.0))
 
 
-def _binomial(k: Any, n: Any, p: Array) -> Any:
+def _binomial(k: Array, n: Array, p: Array) -> Any:
     k = anp.floor(k)
     return anp.exp(anp.log(n - k) - special.betaln(k + 1.0, n - k + 1.0) - anp.log1p(n) + _powers(k, n - k - 1.0, p))
 
@@ -109,15 +109,15 @@ def _gone(sign: float, slope: Slope) -> Slope:
     return lambda ans, *args: sign * slope(*args)
 
 
-def _huber_width(ans: Value, width: Any, r: Array) -> Any:
+def _huber_width(ans: Value, width: Array, r: Array) -> Any:
     return anp.maximum(anp.abs(r) - width, 0.0)
 
 
-def _soft_huber(width: Any, r: Array) -> Any:
+def _soft_huber(width: Array, r: Array) -> Any:
     return anp.sqrt(1.0 + (r / width) ** 2)
 
 
-def _soft_huber_width(ans: Value, width: Any, r: Array) -> Any:
+def _soft_huber_width(ans: Value, width: Array, r: Array) -> Any:
     """Return width (s - 1)^2 / s, of s as above: 2 ans / width - r^2 / (width s), which cancels for small r."""
     soft = _soft_huber(width, r)
     return width * ((r / width) ** 2 / (soft + 1.0)) ** 2 / soft
@@ -153,7 +153,7 @@ def _scaled_bessel(sign: float, near: Callable[[Any, Any, Any], Any]) -> Slope:
     return slope
 
 
-def _degree_down(n: Any, value: Callable[[Any], Any]) -> Any:
+def _degree_down(n: Array, value: Callable[[Any], Any]) -> Any:
     """Return the derivative of a polynomial, from that of one degree less; the constant has none."""
     if np.any((np.asarray(n) < 1) & (np.asarray(n) != 0)):
         raise NotDifferentiableError(
@@ -343,7 +343,7 @@ def _logsumexp(a: Array, axis: Axis = None, b: Array = None, keepdims: bool = Fa
     return total if keepdims else anp.squeeze(total, axis)
 
 
-def _comb(N: Any, k: Any) -> Any:
+def _comb(N: Array, k: Array) -> Any:
     n, m = np.asarray(plain(N)), np.asarray(plain(k))
     some = (m <= n) & (n >= 0) & (m >= 0)
     return anp.where(some, f.binom(anp.where(some, N, 1.0), anp.where(some, k, 0.0)), 0.0)

@@ -5,6 +5,7 @@ Imported when a process records and has scipy.sparse. The matrix is constant: wh
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -38,7 +39,7 @@ def _linear(raw: Function) -> Any:
     return made
 
 
-def _pulled(made: Any, a: Array, g: Array) -> Any:
+def _pulled(made: Function, a: Array, g: Array) -> Any:
     try:
         return made(a.T, g)
     except NotImplementedError as error:  # an operator that knows one direction only
@@ -88,12 +89,12 @@ SWAPS: list[Swap] = [
 ]
 
 
-def of_operators(linalg: Any) -> list[Swap]:
+def of_operators(linalg: ModuleType) -> list[Swap]:
     """Return the swaps for `scipy.sparse.linalg`: linear operators, and solutions of sparse equations."""
     operator, solving = linalg.LinearOperator, stock(linalg.spsolve)
     solved = _linear(lambda a, b: solving(a, b))
 
-    def solution(A: Any, b: Array, permc_spec: Any = None, use_umfpack: bool = True) -> Any:
+    def solution(A: Any, b: Array, permc_spec: str | None = None, use_umfpack: bool = True) -> Any:
         del permc_spec, use_umfpack
         if isbox(A):
             raise NotDifferentiableError(refusals.of_function("scipy.sparse.linalg.spsolve", refusals.IN_ONE))

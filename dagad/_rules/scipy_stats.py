@@ -8,6 +8,7 @@ scipy.special has in closed form.
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -23,14 +24,14 @@ from dagad._tracing.by_definition import rules_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import primitive_vjps
 from dagad._tracing.rules import define
-from dagad._types import Array, Function
+from dagad._types import AnyDistribution, Array, Function
 from dagad._values import pytree
 
 plain = pytree.plain
 LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
 
 
-def _t(z: Array, df: Any) -> Any:
+def _t(z: Array, df: Array) -> Any:
     scale = special.gammaln((df + 1.0) / 2.0) - special.gammaln(df / 2.0) - 0.5 * anp.log(df * np.pi)
     return scale - (df + 1.0) / 2.0 * anp.log1p(z**2 / df)
 
@@ -97,14 +98,14 @@ TAILS: dict[str, tuple[Function, Function]] = {
 }
 
 
-def standard_of(owner: Any, method: str) -> Function | None:
+def standard_of(owner: AnyDistribution, method: str) -> Function | None:
     """Return the logarithm that a method gives of the standard distribution of that name, None if it is not here."""
     if method.removeprefix("log") in ("pdf", "pmf"):
         return (DENSITIES if method.endswith("pdf") else MASSES).get(owner.name)
     return TAILS.get(owner.name, (None, None))[method.endswith("sf")]
 
 
-def _definition(owner: Any, method: str) -> Function | None:
+def _definition(owner: AnyDistribution, method: str) -> Function | None:
     """Return the definition of a method of a distribution, as a function of what is asked and all parameters."""
     standard = standard_of(owner, method)
     if standard is None:
@@ -128,7 +129,7 @@ def _definition(owner: Any, method: str) -> Function | None:
     return logarithm if method.startswith("log") else itself
 
 
-def _is_inside(owner: Any, z: Array, shapes: list[Any], density: Function | None) -> Any:
+def _is_inside(owner: AnyDistribution, z: Array, shapes: list[Any], density: Function | None) -> Any:
     """Return where there is a slope: inside the support, and on its edge where the density is no zero and no pole."""
     low, high = owner.a, owner.b
     if type(owner)._get_support is not of.rv_continuous._get_support:  # it is another one for other shapes
@@ -143,7 +144,7 @@ def _is_inside(owner: Any, z: Array, shapes: list[Any], density: Function | None
 
 
 @functools.cache
-def _primitive(owner: Any, method: str) -> Any:
+def _primitive(owner: AnyDistribution, method: str) -> Any:
     """Return a method of a distribution as a primitive of all its parameters."""
     definition = _definition(owner, method)
     if definition is None:
@@ -158,7 +159,7 @@ def _primitive(owner: Any, method: str) -> Any:
 
 
 @functools.cache
-def _names(owner: Any) -> list[str]:
+def _names(owner: AnyDistribution) -> list[str]:
     names = [*filter(None, (owner.shapes or "").replace(" ", "").split(",")), "loc"]
     return [*names, "scale"] if isinstance(owner, of.rv_continuous) else names
 
@@ -171,7 +172,7 @@ _OWN = {(base, method): stock(getattr(base, method)) for base, methods in _METHO
 
 
 def _ours(method: str) -> Function:
-    def call(owner: Any, x: Array, *args: Any, **kwargs: Any) -> Any:
+    def call(owner: AnyDistribution, x: Array, *args: Any, **kwargs: Any) -> Any:
         known: Any = getattr(of, owner.name, None)  # a frozen one has an owner of its own, as has one that a user made
         same = type(known) is type(owner) and (known.a, known.b) == (owner.a, owner.b)
         made = _primitive(known, method) if same else None
@@ -192,14 +193,14 @@ def _ours(method: str) -> Function:
 SWAPS: list[Swap] = [swap(getattr(base, method), _ours(method)) for base, method in _OWN]
 
 
-def learn_normal(module: Any) -> bool:
+def learn_normal(module: ModuleType) -> bool:
     """Enter better rules for logarithms of autograd's own `norm`, which cancel; return whether it is there."""
     functions: list[Any] = [getattr(module, name, None) for name in ("logcdf", "logsf")]
     if not all(fun in primitive_vjps for fun in functions):
         return False
     for fun, tail in zip(functions, (1.0, -1.0), strict=True):
 
-        def definition(x: Array, loc: Any = 0.0, scale: Any = 1.0, tail: float = tail) -> Any:
+        def definition(x: Array, loc: Array = 0.0, scale: Array = 1.0, tail: float = tail) -> Any:
             return f.log_ndtr(tail * (x - loc) / scale)
 
         define(fun, *rules_of(f"norm.{fun.__name__}", definition), lambda *call: True)

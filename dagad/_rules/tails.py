@@ -23,7 +23,7 @@ FAR, FAR_OF_BESSEL, N_TERMS = 10.0, 50.0, 16
 ROOT_2PI, ROOT_PI = np.sqrt(2.0 * np.pi), np.sqrt(np.pi)
 
 
-def _in_parts(far: Any, ans: Value, x: Array, near: Callable[[Any, Any], Any], series: Callable[[Any], Any]) -> Any:
+def _in_parts(far: Array, ans: Value, x: Array, near: Callable[[Any, Any], Any], series: Callable[[Any], Any]) -> Any:
     """Return a series where x is far out, and a formula of value and x elsewhere; each sees its own part only."""
     if not np.any(far):
         return near(ans, x)
@@ -79,7 +79,7 @@ def log_ndtr_slope(ans: Value, x: Array) -> Any:
     )
 
 
-def scaled_bessel_slope(order: Any, sign: float, near: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def scaled_bessel_slope(order: Array, sign: float, near: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the derivative of `ive` (sign -1) or `kve` (sign 1) of an order; with `near`, where x is small."""
 
     def series(x: Array) -> Any:
@@ -103,7 +103,7 @@ def scaled_bessel_slope(order: Any, sign: float, near: Callable[[Any, Any], Any]
 # What is left of one in a sum of two exponentials: the slopes of `logaddexp`, and of `expit`
 
 
-def _share(d: Any) -> Any:
+def _share(d: Array) -> Any:
     """Return 1 / (1 + exp(-d))."""
     small = np.exp(-np.abs(d))
     return np.where(d >= 0, 1.0, small) / (1.0 + small)

@@ -15,6 +15,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._habits import ARITHMETIC, answering
 from dagad._sources.samples import drawn_numbers
 from dagad._tracebacks import public
+from dagad._types import Array, Leaf
 from dagad._values import pytree
 
 _NO_ARRAY = (
@@ -83,10 +84,10 @@ class ShardsBox(Box):  # type: ignore[misc]  # autograd has no types
 class ShardsSpace(VSpace):  # type: ignore[misc]  # autograd has no types
     """What autograd asks of a type whose cotangents it adds."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Leaf) -> None:
         self._value = value
 
-    def _add(self, x: Any, y: Any) -> Any:
+    def _add(self, x: Leaf, y: Leaf) -> Any:
         return x.added(y)
 
     _mut_add = _add
@@ -102,7 +103,7 @@ def tell_autograd(shards: type) -> None:
     ShardsSpace.register(shards)
 
 
-def times(shards: Any, factor: Any) -> Any:
+def times(shards: Leaf, factor: Array) -> Any:
     """Return Shards times a number; by forward mode, both may move."""
     return _times()(shards, factor)
 
@@ -118,7 +119,7 @@ def _times() -> Any:
     return made
 
 
-def _scaled(shards: Any, factor: Any) -> Any:
+def _scaled(shards: Leaf, factor: Array) -> Any:
     return shards.scaled(float(factor))
 
 
@@ -135,11 +136,11 @@ def _samples() -> tuple[Any, Any]:
     return sampled, spread
 
 
-def _sampled(shards: Any, n_chunks: int, seed: int, step: int) -> Any:
+def _sampled(shards: Leaf, n_chunks: int, seed: int, step: int) -> Any:
     return shards.sample(n_chunks, seed=seed, step=step)
 
 
-def _spread(sample: Any, whole: Any, *how: int) -> Any:
+def _spread(sample: Leaf, whole: Leaf, *how: int) -> Any:
     """Return Shards cut like the whole: the chunks of a sample in their places, zeros elsewhere."""
     numbers = drawn_numbers(whole.n_chunks, *how)
     return whole.filled(dict(zip(numbers, sample.keys, strict=True)), sample.kept)

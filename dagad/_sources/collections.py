@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from dagad._errors import StructureError
 from dagad._sources.base import Graph, Key, Source, Taken
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
 from dagad._sources.rows import ELSEWHERE, Piece
-from dagad._types import Leaf, Tree
+from dagad._types import AnyCollection, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.canonical import snapshot
 from dagad_scheduler.private import DataNode, convert_legacy_graph, ensure_dict
@@ -81,7 +81,7 @@ def _refuse(leaf: Leaf) -> NoReturn:
     )
 
 
-def _how_to_place(collection: Any) -> str:
+def _how_to_place(collection: AnyCollection) -> str:
     """Return what to write so that a collection of Dask's becomes Shards."""
     if isinstance(collection, Delayed):
         return "`dagad.shard([load(path), ...])`, a list of Delayed, each of which returns some of the rows"
@@ -92,18 +92,18 @@ def _how_to_place(collection: Any) -> str:
     return "`dagad.shard(array)`" if hasattr(collection, "rechunk") else "`dagad.shard(collection.to_delayed())`"
 
 
-def _is_dataframe(collection: Any) -> bool:
+def _is_dataframe(collection: AnyCollection) -> bool:
     return hasattr(type(collection), "columns") and getattr(collection, "ndim", 0) == 2
 
 
-def graph_of(graph: Any) -> Graph:
+def graph_of(graph: Mapping[Key, Any]) -> Graph:
     """Return the graph of a collection in Dask's own nodes, with the arrays that it holds as they are now."""
     nodes: Graph = convert_legacy_graph(ensure_dict(graph))
     held = {key: node.value for key, node in nodes.items() if type(node) is DataNode}
     return nodes | {key: DataNode(key, snapshot(value)) for key, value in held.items()}
 
 
-def _first_of(keys: Any) -> Key:
+def _first_of(keys: object) -> Key:
     while isinstance(keys, list):
         keys = keys[0]
     return keys

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._types import Args, Array, DType, Function, Kwargs, Value
+from dagad._types import Args, Array, DType, Function, Index, Kwargs, Value
 
 MISSING, WORDS, CATEGORIES = "missing values", "words", "categories"
 DATES, DECIMALS, OBJECTS = "dates or times", "decimals", "objects of Python"
@@ -49,16 +49,16 @@ class Labels(np.ndarray[Any, Any]):
     kind: str
 
     @classmethod
-    def of(cls, values: np.ndarray[Any, Any], name: Any, kind: str) -> Labels:
+    def of(cls, values: np.ndarray[Any, Any], name: str, kind: str) -> Labels:
         """Return values as the column of a table."""
         made = values.view(cls)
         made.name, made.kind = name, kind
         return made
 
-    def __array_finalize__(self, obj: Any) -> None:
+    def __array_finalize__(self, obj: object) -> None:
         self.name, self.kind = getattr(obj, "name", ""), getattr(obj, "kind", OBJECTS)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         of_data = ufunc in _COMPARING or self.dtype.kind in "UST" or _is_of_python(ufunc)
         if not of_data and not (ufunc in _OF_DATES and all(map(_is_time, inputs))):
             self._refuse()
@@ -69,7 +69,7 @@ class Labels(np.ndarray[Any, Any]):
                 raise
             self._refuse(error)
 
-    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    def __array_function__(self, func: Function, types: object, args: Args, kwargs: Kwargs) -> Any:
         del types
         of_data = func in _SELECTING or func.__module__ in _OF_STRINGS
         if not of_data and not (func in _SELECTING_DATES and self.dtype.kind in "mM"):
@@ -87,7 +87,7 @@ class Labels(np.ndarray[Any, Any]):
         del args, kwargs
         self._refuse()
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Index) -> Any:
         """Return some entries; a word as it is, any other single entry as labels without dimensions."""
         found = super().__getitem__(key)
         if isinstance(found, np.ndarray | str) or (found is None and self.kind in (WORDS, CATEGORIES)):
@@ -120,7 +120,7 @@ def _is_time(operand: Array) -> bool:
     return isinstance(operand, _TIMES) or getattr(getattr(operand, "dtype", None), "kind", "") in ("m", "M")
 
 
-def _is_of_python(ufunc: Any) -> bool:
+def _is_of_python(ufunc: np.ufunc) -> bool:
     """Return whether a function was made by `np.vectorize` or `np.frompyfunc`: it knows what it is given."""
     return list(ufunc.types) == [f"{'O' * ufunc.nin}->{'O' * ufunc.nout}"]
 

@@ -49,7 +49,7 @@ class Lineage(Protocol):
 class Inputs(Protocol):
     """The inputs of expressions, numbered as they are met."""
 
-    def rows(self, shards: Any) -> Expression:
+    def rows(self, shards: object) -> Expression:
         """Return the expression of Shards that are results of tasks."""
 
     def left(self, call: PastCall, place: int) -> Expression:
@@ -103,7 +103,7 @@ class TaskInputs:
         self.calls: dict[PastCall, int] = {}
         self.recomputations: list[Recomputation] = []
 
-    def rows(self, shards: Any) -> Expression:
+    def rows(self, shards: object) -> Expression:
         """Return the expression of Shards that are results of tasks."""
         return ["rows", self.shards.setdefault(shards, len(self.shards))]
 
@@ -123,7 +123,9 @@ class At(NamedTuple):
     home: str
 
 
-def tasks_of(lineage: Lineage, plan: AnyPlan, keys: Sequence[Key], names: Any) -> tuple[Graph, dict[Key, Any]]:
+def tasks_of(
+    lineage: Lineage, plan: AnyPlan, keys: Sequence[Key], names: Callable[..., Key]
+) -> tuple[Graph, dict[Key, Any]]:
     """Return the tasks that make the rows of each chunk, by these keys, and what is kept that they need."""
     inputs, graph = TaskInputs(), Graph()
     expression, calls = lineage.expression(inputs), names("input", "calls")
@@ -198,7 +200,7 @@ def _scaled(leaf: Leaf, factor: float) -> Any:
     return scaled(leaf, factor) if factor else pytree.zeros_like(leaf)
 
 
-def added_rows(one: Any, other: Any) -> Rows:
+def added_rows(one: AnyRows, other: AnyRows) -> Rows:
     """Add the rows of two gradients."""
     trees = [pytree.flatten(contents(rows)) for rows in (one, other)]
     return Rows.of(pytree.unflatten(trees[0][1], [a + b for a, b in zip(trees[0][0], trees[1][0], strict=True)]))

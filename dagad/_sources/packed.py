@@ -56,7 +56,7 @@ class Unpacked:
 FOR_SHARDS = "A tangent or cotangent of Shards"
 
 
-def _arranged(piece: Any, parts: Iterator[Any]) -> Any:
+def _arranged(piece: object, parts: Iterator[Any]) -> Any:
     if piece is GAP:
         return next(parts)
     return [item.partition.arrange(parts) for item in piece.parts] if type(piece) is Ragged else None

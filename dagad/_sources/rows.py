@@ -11,7 +11,7 @@ import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._errors import NotDifferentiableError, PlanError
-from dagad._types import Array, Cotangent, Leaf, Tree, Value
+from dagad._types import AnyRows, Array, Cotangent, Leaf, Tree, Value
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only, snapshot, snapshots
 from dagad._values.partition import Partition
@@ -332,7 +332,7 @@ class Ragged(Piece):
         return nbytes_of([item.partition.leaves for item in self.parts])
 
 
-def with_gaps(part: Any) -> Piece:
+def with_gaps(part: AnyRows) -> Piece:
     """Return an array or list as a piece with gaps wherever it has floating-point numbers."""
     if getattr(type(part), "is_rows", False):
         raise NotDifferentiableError(f"There is no derivative with respect to the rows of a table. {BY_COLUMN}")
@@ -369,7 +369,7 @@ def _made_contiguous(array: Array) -> Any:
     return np.ascontiguousarray(array)
 
 
-def _row_by_row(piece: Any) -> Any:
+def _row_by_row(piece: object) -> Any:
     if isinstance(piece, list):
         return piece
     leaves, treedef = pytree.flatten(piece, is_leaf=pytree.is_list)

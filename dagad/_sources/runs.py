@@ -64,7 +64,7 @@ class Runs:
 class RunTemplate:
     """The rows of any run of chunks, without what lives on workers."""
 
-    def __init__(self, template: Any, n_shards: int) -> None:
+    def __init__(self, template: object, n_shards: int) -> None:
         self._template, self._n_shards = template, n_shards
 
     @property

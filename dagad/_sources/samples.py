@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dagad._errors import PlanError
 from dagad._sources.base import Placed
 from dagad._sources.plan import AnyPlan, GivenPlan, Plan
-from dagad._types import Cotangent, Value
+from dagad._types import Value
 
 
 class Drawn(NamedTuple):
@@ -27,7 +27,7 @@ class Drawn(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def drawn_numbers(n_total: int, n_chunks: Any, seed: Cotangent, step: Any) -> tuple[int, ...]:
+def drawn_numbers(n_total: int, n_chunks: object, seed: object, step: object) -> tuple[int, ...]:
     """Return the numbers of the chunks that a step samples, in ascending order.
 
     >>> drawn_numbers(8, 3, 0, 0), drawn_numbers(8, 3, 0, 1), drawn_numbers(8, 8, 0, 5)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from dagad._errors import ArgumentsError, PlanError, PortabilityError
 from dagad._habits import answering
 from dagad._html import bytes_of
@@ -114,13 +116,13 @@ class Shards(metaclass=Listing):
     def __bool__(self) -> bool:
         return True
 
-    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> NoReturn:
+    def __array_function__(self, func: Function, types: object, args: Args, kwargs: Kwargs) -> NoReturn:
         _refuse_numpy(func.__name__)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
         _refuse_numpy(ufunc.__name__)
 
-    def __array__(self, dtype: DType = None, copy: Any = None) -> NoReturn:
+    def __array__(self, dtype: DType = None, copy: bool | None = None) -> NoReturn:
         _refuse_numpy("asarray")
 
     @property
@@ -205,7 +207,7 @@ class Shards(metaclass=Listing):
         chunks = range(len(self.keys))
         return self.of_chunks({n: Kept(keys[n], kept[keys[n]]) if n in keys else None for n in chunks})
 
-    def mapped(self, rule: Any, *others: Any) -> Shards:
+    def mapped(self, rule: Function, *others: Any) -> Shards:
         """Return Shards of the same cut: what a rule makes of the rows of each chunk, and of those of other Shards."""
         made = self.made_by(Mapped(rule, (self, *others)))
         if made.n_pending > MOST_PENDING:  # at once: later, expressions would go as deep as sums are long

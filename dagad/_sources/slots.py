@@ -169,7 +169,7 @@ class Slots:
         return [_sealed(array, leaf) for array, leaf in zip(arrays, self._leaves, strict=True)]
 
 
-def _check_fits(cotangent: Cotangent, target: Any) -> None:
+def _check_fits(cotangent: Cotangent, target: np.ndarray) -> None:
     """Raise unless a cotangent is of a slot's shape and dtype; None and numbers of Python's are of any dtype."""
     dtype = getattr(cotangent, "dtype", target.dtype)
     if cotangent is not None and (np.shape(cotangent) != target.shape or not _is_same(dtype, target.dtype)):
@@ -252,12 +252,12 @@ def _of_chunks(leaf: Leaf, parts: dict[int, Any]) -> Any:
     return leaf.of_chunks({number: parts.get(number) for number in range(len(leaf.plan))})
 
 
-def _is_same(dtype: DType, other: Any) -> bool:
+def _is_same(dtype: DType, other: DType) -> bool:
     """Return whether two dtypes are the same, in whatever order their bytes are: those of files may be swapped."""
     return bool(dtype == other or np.can_cast(dtype, other, "equiv"))
 
 
-def _placed(found: Any, leaf: Leaf, rows: slice | Stays | None, part: Any) -> Any:
+def _placed(found: Cotangent, leaf: Leaf, rows: slice | Stays | None, part: Cotangent) -> Any:
     """Return what was found of a leaf's cotangent together with one more part of it, after checking it."""
     if part is None:
         return found

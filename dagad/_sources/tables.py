@@ -59,7 +59,7 @@ class Table(Source, Mapping[str, Any]):
             f"A table has no `.{name}` in a chunk: there it is a mapping from names to numpy's arrays. {how}"
         )
 
-    def __array__(self, dtype: DType = None, copy: Any = None) -> NoReturn:
+    def __array__(self, dtype: DType = None, copy: bool | None = None) -> NoReturn:
         raise StructureError(
             "A table was used as an array in a chunk, where it is a mapping from names to arrays. Take a column, "
             f"`rows[name]`, or make a matrix: {_matrix(list(self._columns))}."
@@ -202,7 +202,7 @@ def read_table(leaf: Leaf, taken: Taken) -> Source | None:
     return Table(columns, len(columns._frame))
 
 
-def _frame_of(table: Any, library: str) -> Any:
+def _frame_of(table: object, library: str) -> Any:
     try:
         import narwhals  # an optional package
     except ImportError:

@@ -22,7 +22,7 @@ from dagad._tracing.forward import push
 from dagad._tracing.private import isbox, subvals, trace_primitives_map, unbroadcast_f
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import pull, record
-from dagad._types import Args, Array, Cotangent, Function, Kwargs, Shape, Value
+from dagad._types import Args, Array, Cotangent, Function, Index, Kwargs, Shape, Value
 from dagad._values import pytree
 
 
@@ -128,10 +128,10 @@ def entrywise(name: str, *slopes: Function | None) -> tuple[Function, Function]:
 def movers() -> tuple[Any, Any]:
     """Return the primitives that pick entries of an array, and that add them up where they came from."""
 
-    def pick(x: Array, at: Any) -> Any:
+    def pick(x: Array, at: Index) -> Any:
         return np.ravel(x)[at]
 
-    def put(x: Array, at: Any, shape: Shape) -> Any:
+    def put(x: Array, at: Index, shape: Shape) -> Any:
         if np.iscomplexobj(x):
             return put(np.real(x), at, shape) + 1j * put(np.imag(x), at, shape)
         sums = np.bincount(np.ravel(at), np.ravel(x), int(np.prod(shape, dtype=int)))

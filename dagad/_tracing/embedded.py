@@ -22,7 +22,7 @@ from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import OutputCotangents, TapeNode, nodes_of_outputs, traceable
 from dagad._tracing.traced_array import new_box
-from dagad._types import AnyEngine, Cotangent, Leaf, Value
+from dagad._types import AnyEngine, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import is_seed
 
@@ -57,7 +57,7 @@ class Trace(NamedTuple):
         node = self.kind.new_root(tangents if self.kind is TangentNode else tangents[0])
         return new_box(traceable(value), self.level, node)
 
-    def pulled(self, values: Sequence[Any], pull: Any) -> list[Any]:
+    def pulled(self, values: Sequence[Any], pull: Function) -> list[Any]:
         """Return outputs in boxes, with one node that pulls them all."""
         if not values:
             return []
@@ -94,7 +94,7 @@ def innermost(leaves: Sequence[Any]) -> Trace | None:
     return Trace(level, nodes, below)
 
 
-def _strange(pull: Any, *leaves: Any) -> Any:
+def _strange(pull: Function, *leaves: Any) -> Any:
     """Stand for an operation on the tapes of other tracers; reverse mode never calls it."""
     raise NotDifferentiableError(
         "A reduction was differentiated by a tool that dagad does not know. Use dagad's own transforms, such as "
@@ -126,7 +126,7 @@ class TracedEngine:
         """Return what `linearize` does where the seed 1 of a number comes next: some engines compile both as one."""
         return self.linearize(fun, leaves, self._traits.value_and_grad)
 
-    def linearize(self, fun: Flat, leaves: Leaves, how: Any = None) -> tuple[list[Any], LeafPullback]:
+    def linearize(self, fun: Flat, leaves: Leaves, how: Function | None = None) -> tuple[list[Any], LeafPullback]:
         own: LeafPullback | None
         if _BARE.issuperset(map(type, leaves)):  # nearly always
             values, own = (how or self.engine.linearize)(fun, leaves)
@@ -159,7 +159,7 @@ class TracedEngine:
             boxes.append(trace.moved(value, own))
         return boxes
 
-    def fitting(self, part: Any, leaf: Leaf, what: str) -> Any:
+    def fitting(self, part: Leaf, leaf: Leaf, what: str) -> Any:
         """Return what an engine says of a leaf in the leaf's dtype, if it has the leaf's shape, and is as real."""
         what = f"A {what} from the engine {self.engine.name!r}"
         if part is not None and np.iscomplexobj(pytree.plain(part)) and not np.iscomplexobj(pytree.plain(leaf)):
@@ -176,7 +176,7 @@ class TracedEngine:
         return [boxes.get(place, value) for place, value in enumerate(values)]
 
 
-def _refuse_complex(part: Any, what: str) -> None:
+def _refuse_complex(part: Leaf, what: str) -> None:
     """Raise if the part of something real is complex, by more than a method of complex steps rounds."""
     largest = float(np.max(np.abs(np.imag(part)), initial=0.0))
     if largest > 1e-8 * float(np.max(np.abs(part), initial=0.0)):

@@ -25,7 +25,7 @@ from dagad._tracing.tape import (
     traced,
 )
 from dagad._tracing.traced_array import OwnNode, new_box
-from dagad._types import Argnums, Args, Kwargs, Leaf, Tangent, Tangents, Value
+from dagad._types import AnyNode, Argnums, Args, Function, Kwargs, Leaf, Tangent, Tangents, Value
 from dagad._values import pytree
 
 # One tangent per leaf, None for zero: a direction.
@@ -42,7 +42,9 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
     moves = True
     g: Any
 
-    def __init__(self, value: Value, fun: Any, args: Args, kwargs: Kwargs, argnums: Argnums, parents: Any) -> None:
+    def __init__(
+        self, value: Value, fun: Function, args: Args, kwargs: Kwargs, argnums: Argnums, parents: Sequence[AnyNode]
+    ) -> None:
         in_stacks = any(is_stack(parent.g) for parent in parents)
         if in_stacks and not kwargs:
             stack = quickly_stacked(fun, value, args, argnums, parents)
@@ -97,7 +99,9 @@ def _shaped(tangent: Tangent, value: Value) -> Any:
     return pytree.cast(tangent, value)
 
 
-def _pushed(fun: Any, value: Value, args: Args, kwargs: Kwargs, argnums: Sequence[int], tangents: Sequence[Any]) -> Any:
+def _pushed(
+    fun: Function, value: Value, args: Args, kwargs: Kwargs, argnums: Sequence[int], tangents: Sequence[Any]
+) -> Any:
     """Push one direction through one primitive."""
     if any(tangent is None for tangent in tangents):
         moving = [(argnum, tangent) for argnum, tangent in zip(argnums, tangents, strict=True) if tangent is not None]

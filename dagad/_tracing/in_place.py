@@ -23,7 +23,7 @@ import numpy as np
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
 from dagad._tracing.private import box_types
-from dagad._types import Array
+from dagad._types import Array, Index
 from dagad._values import pytree
 
 _BASIC = int | np.integer | slice | EllipsisType | None
@@ -45,17 +45,17 @@ class _Region:
 
     __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, array: Array, owner: Any, gone: Callable[[Any], Any]) -> None:
+    def __init__(self, array: Array, owner: object, gone: Callable[[Any], Any]) -> None:
         self.__array_interface__ = array.__array_interface__
         self.owner = weakref.ref(owner, gone)
 
-    def is_in(self, array: Array, owner: Any) -> bool:
+    def is_in(self, array: Array, owner: object) -> bool:
         if self.owner() is not owner:  # the memory has gone, and what is there now is another array
             return False
         return share_memory(np.asarray(self), array)
 
 
-def share_memory(one: Any, other: Any) -> bool:
+def share_memory(one: Array, other: Array) -> bool:
     """Return whether two arrays have memory in common, or may have: where to find out would take long."""
     try:
         return bool(_share(one, other, max_work=_LONGEST))
@@ -63,7 +63,7 @@ def share_memory(one: Any, other: Any) -> bool:
         return True
 
 
-def is_view(where: Any) -> bool:
+def is_view(where: Index) -> bool:
     """Return whether what numpy returns for an index shares the array's memory."""
     return all(isinstance(part, _BASIC) for part in (where if isinstance(where, tuple) else (where,)))
 
@@ -79,7 +79,7 @@ def _owner_of(array: Array) -> Any:
         array = base
 
 
-def changed(box: Any, found: Any, name: str) -> Any:
+def changed(box: Array, found: Array, name: str) -> Any:
     """Return what a traced array becomes by an operation in place; numbers are no arrays, and share no memory."""
     array = pytree.plain(box)
     if not isinstance(array, np.ndarray) or found is NotImplemented:
@@ -106,7 +106,7 @@ def changed(box: Any, found: Any, name: str) -> Any:
     return found
 
 
-def _forget(regions: dict[int, list[_Region]], key: int, reference: Any) -> None:
+def _forget(regions: dict[int, list[_Region]], key: int, reference: weakref.ref[Any]) -> None:
     del reference
     regions.pop(key, None)
 
@@ -129,7 +129,7 @@ def _refuse_overlap(regions: dict[int, list[_Region]], array: Array) -> None:
 
 
 @contextlib.contextmanager
-def as_part(box: Array, where: Any) -> Iterator[None]:
+def as_part(box: Array, where: Index) -> Iterator[None]:
     """Look at the part of a traced array alone that is taken out of it: others may have been changed."""
     array = pytree.plain(box)
     part = _view(array, where) if isinstance(array, np.ndarray) else None
@@ -146,7 +146,7 @@ def as_part(box: Array, where: Any) -> Iterator[None]:
         _HERE.takes_part = False
 
 
-def _view(array: Array, where: Any) -> Any:
+def _view(array: Array, where: Index) -> Any:
     """Return a view of a part of an array; None if such an index gives a copy, or fails."""
     index = where if isinstance(where, tuple) else (where,)
     if not is_view(where) or any(isinstance(each, bool) for each in index):

@@ -33,7 +33,7 @@ UFUNCS: dict[Any, Function] = {}  # what autograd has no primitive for
 # Functions of arrays
 
 
-def call_function(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_function(func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Call a function of numpy's with traced values."""
     written = WRITTEN.get(func)
     if written is None:
@@ -47,7 +47,7 @@ def call_function(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @functools.cache
-def _called(func: Any) -> Called:
+def _called(func: Function) -> Called:
     return Called(func)
 
 
@@ -63,7 +63,7 @@ IN_C: dict[Any, Function] = {
 }
 
 
-def parameters_of(func: Any) -> Collection[inspect.Parameter]:
+def parameters_of(func: Function) -> Collection[inspect.Parameter]:
     try:
         signature = inspect.signature(func)
     except ValueError:
@@ -74,7 +74,7 @@ def parameters_of(func: Any) -> Collection[inspect.Parameter]:
 class Called:
     """A primitive, called as numpy's function may be: with keywords, lists, and options that say nothing."""
 
-    def __init__(self, func: Any, primitive: Any = None, name: str = "") -> None:
+    def __init__(self, func: Function, primitive: Function | None = None, name: str = "") -> None:
         self.name = name or f"{func.__module__}.{func.__name__}".replace("numpy.", "np.", 1)
         self.primitive = primitive or trace_primitives_map.get(func)
         if self.primitive is None:
@@ -143,7 +143,7 @@ def opened(result: Value) -> Any:
     return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
 
 
-def _opened_part(result: Value, index: int, part: Any) -> Any:
+def _opened_part(result: Value, index: int, part: object) -> Any:
     dtype = getattr(pytree.plain(part), "dtype", None)
     return result[index] if dtype is None or dtype.kind in "fc" else pytree.plain(part)
 
@@ -164,7 +164,7 @@ METHODS_OF_UFUNCS: dict[tuple[Any, str], Any] = {
 _AS_BY_DEFAULT = {"where": True, "dtype": None, "casting": "same_kind", "order": "K", "subok": True, "out": None}
 
 
-def call_ufunc(ufunc: Any, method: str, inputs: Tree, kwargs: Kwargs) -> Any:
+def call_ufunc(ufunc: np.ufunc, method: str, inputs: Tree, kwargs: Kwargs) -> Any:
     """Call a ufunc in another way than `ufunc(*arrays)`, one that autograd does not know, or beside other libraries."""
     if method == "at":
         raise NotDifferentiableError(refusals.of_assignment())
@@ -201,7 +201,7 @@ def call_ufunc(ufunc: Any, method: str, inputs: Tree, kwargs: Kwargs) -> Any:
     return opened(fun(*inputs, called_by_autograd_dispatcher=True))
 
 
-def primitive_of(ufunc: Any) -> Any:
+def primitive_of(ufunc: np.ufunc) -> Any:
     """Return what a ufunc is for traced values, those of `scipy.special` too; None where there is nothing."""
     fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
     if fun is None and learn_rules():

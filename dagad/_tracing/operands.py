@@ -13,7 +13,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._types import Array
+from dagad._types import Array, Tree, Value
 from dagad._values import pytree
 
 SEQUENCES = frozenset({list, tuple, range})
@@ -45,7 +45,7 @@ def arrays_among(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str,
     return args, kwargs
 
 
-def gathered(arg: Any) -> Any:
+def gathered(arg: Array) -> Any:
     """Return a list that holds traced values as a traced array."""
     return anp.array(arg) if isinstance(arg, list | tuple) and _holds_traced(arg) else arg
 
@@ -55,12 +55,12 @@ def joined(parts: Sequence[Any]) -> Any:
     return anp.concatenate([anp.ravel(part) for part in parts])
 
 
-def vector_of(found: Any) -> Any:
+def vector_of(found: Value) -> Any:
     """Return what a user's function returned, an array, a list of numbers or any pytree, as one vector."""
     return joined(pytree.flatten(pytree.all_opened(found))[0])
 
 
-def _holds_traced(sequence: Any) -> bool:
+def _holds_traced(sequence: Tree) -> bool:
     return any(map(pytree.is_traced, pytree.flatten(sequence)[0]))
 
 
@@ -70,7 +70,7 @@ def operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any],
     To a sparse matrix or a linear operator at the right numpy leaves the product, and so does a traced array.
     """
 
-    def forward(self: Any, other: Any) -> Any:
+    def forward(self: Any, other: Array) -> Any:
         kind = type(other)
         if kind in SEQUENCES:
             other = array_of(other)
@@ -78,7 +78,7 @@ def operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any],
             return NotImplemented
         return function(self, other)
 
-    def reflected(self: Any, other: Any) -> Any:
+    def reflected(self: Any, other: Array) -> Any:
         return function(array_of(other) if type(other) in SEQUENCES else other, self)
 
     return forward, reflected

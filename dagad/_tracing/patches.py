@@ -66,7 +66,7 @@ from dagad._tracing.private import (
     tracer,
 )
 from dagad._tracing.traced_array import OwnNode, TracedArray, find_top_boxed_args, new_box
-from dagad._types import Array, Leaf
+from dagad._types import Array, Leaf, Tree
 
 Swap = tuple[FunctionType, CodeType, CodeType]
 GAP = 2**14  # more traces than are ever open at once: some hundred per thread would exhaust Python's own stack
@@ -142,11 +142,11 @@ class _Patches:
         """Return whether a trace of dagad's is open that this thread has opened."""
         return threading.get_ident() in [*self.open.values()]
 
-    def is_over(self, box: Any) -> bool:
+    def is_over(self, box: Array) -> bool:
         """Return whether a traced value is left over from a derivative of dagad's; autograd doesn't tell of its own."""
         return isinstance(box._node, OwnNode) and box._trace not in self.open
 
-    def is_strange(self, box: Any) -> bool:
+    def is_strange(self, box: Array) -> bool:
         """Return whether a traced value is of another thread's derivative, and not of what this task was given."""
         leaves, opener = self.task.leaves, self.open.get(box._trace)
         if leaves is None or opener == threading.get_ident():
@@ -211,7 +211,7 @@ class _Trace:
         self._patches.end(self._number)
 
 
-def _check(stack: Any) -> None:
+def _check(stack: object) -> None:
     """Refuse an autograd that numbers its traces in another way than we know; else let it know our nodes."""
     if type(stack) is not TraceStack or not isinstance(getattr(stack, "top", None), int):
         raise NotDifferentiableError(
@@ -230,7 +230,7 @@ _make_sequence = builtins.make_sequence
 _FLOAT = np.dtype(float)
 
 
-def metadata(target: Any) -> Any:
+def metadata(target: Array) -> Any:
     """Return shape, rank, dtype, and whether it is complex."""
     while isbox(target):
         target = target._value
@@ -242,7 +242,7 @@ def metadata(target: Any) -> Any:
     return _metadata(target)
 
 
-def unbroadcast(x: Array, target_meta: Any, broadcast_idx: int = 0) -> Any:
+def unbroadcast(x: Array, target_meta: tuple[Any, ...], broadcast_idx: int = 0) -> Any:
     """Sum a cotangent over the axes along which its target was broadcast."""
     shape = target_meta[0]
     kind = type(x)
@@ -269,18 +269,18 @@ def _agree() -> bool:
 # `autograd.builtins`, for `odeint` say, has to be boxed down to its entries.
 
 
-def make_sequence(kind: Any, *items: Any) -> Any:
+def make_sequence(kind: type[Any], *items: Any) -> Any:
     """Make a list or a tuple of autograd's, boxed if anything in it is traced."""
     return _make_sequence(kind, *map(_boxed, items))
 
 
-def _boxed(item: Any) -> Any:
+def _boxed(item: Tree) -> Any:
     if type(item) in (list, tuple, dict) and _holds_ours(item):
         return builtins.dict(item) if type(item) is dict else make_sequence(type(item), *item)
     return item
 
 
-def _holds_ours(item: Any) -> bool:
+def _holds_ours(item: Tree) -> bool:
     if type(item) in (list, tuple, dict):
         return any(map(_holds_ours, item.values() if type(item) is dict else item))
     return isbox(item) and isinstance(item._node, OwnNode)

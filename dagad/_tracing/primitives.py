@@ -21,6 +21,7 @@ import autograd.numpy as anp
 from autograd.extend import primitive as as_primitive
 
 from dagad._tracing.private import primitive_jvps, primitive_vjps, trace_primitives_map
+from dagad._types import Function
 from dagad._values import shipping
 
 _PRIMITIVES: MutableMapping[str, Any] = weakref.WeakValueDictionary()
@@ -29,7 +30,7 @@ _LOCK = threading.Lock()
 Rules = tuple[Callable[..., Any], Any, Any]  # what it computes, its rule in reverse mode, in forward mode; or None
 
 
-def _reduce(primitive: Any) -> tuple[Any, ...]:
+def _reduce(primitive: Function) -> tuple[Any, ...]:
     """Return how to pickle a primitive: by reference where every process finds it, else with its rules."""
     home = _home_of(primitive)
     if home is not None:
@@ -80,7 +81,7 @@ class _Key:
 
     __slots__ = ("_hash", "_primitive")
 
-    def __init__(self, primitive: Any) -> None:
+    def __init__(self, primitive: Function) -> None:
         self._hash, self._primitive = hash(primitive), weakref.ref(primitive)
 
     def __hash__(self) -> int:
@@ -126,7 +127,7 @@ def _empty_primitive(token: str, name: str) -> Any:
         return arrived
 
 
-def _fill_primitive(primitive: Any, rules: Rules) -> None:
+def _fill_primitive(primitive: Function, rules: Rules) -> None:
     cell = primitive.__dict__.get("_dagad_cell")
     if cell is None:  # it came home: this is the process that defined it
         return

@@ -17,7 +17,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
-from dagad._types import Args, Array, Function, Value
+from dagad._types import Args, Array, Axis, Function, Index, Value
 
 _PLAIN = frozenset({np.ndarray, np.float64, float, int})
 _MOVING = frozenset({np.ndarray, np.float64})  # of Python's own numbers a quotient by zero is an error
@@ -125,7 +125,7 @@ def quickly_pushed(
 # The same past autograd's tracer: of a traced array, and what it meets
 
 
-def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> Found | None:
+def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool = False) -> Found | None:
     """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
     x, nodes = box._value, [box._node]
     argnums: Sequence[int] = (1,) if is_reflected else (0,)
@@ -141,7 +141,7 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
     return None if tangents is None else (value, tangents)
 
 
-def of_one(fun: Function, operate: Any, box: Any) -> Found | None:
+def of_one(fun: Function, operate: Function, box: Array) -> Found | None:
     """Call a function of one array."""
     x = box._value
     if type(x) not in _MOVING or not _moves(box):
@@ -151,7 +151,7 @@ def of_one(fun: Function, operate: Any, box: Any) -> Found | None:
     return None if tangents is None else (value, tangents)
 
 
-def entry_of(box: Any, where: Any) -> Found | None:
+def entry_of(box: Array, where: Index) -> Found | None:
     """Return what stands at whole numbers and slices."""
     x = box._value
     if type(x) is not np.ndarray or not _moves(box):
@@ -161,7 +161,7 @@ def entry_of(box: Any, where: Any) -> Found | None:
     return None if tangents is None else (value, tangents)
 
 
-def sum_of(box: Any, axis: Any) -> Found | None:
+def sum_of(box: Array, axis: Axis) -> Found | None:
     """Return the sum of an array, or the sums along one axis."""
     x = box._value
     if type(x) is not np.ndarray or not _moves(box) or primitive_jvps.get(anp.sum) is not _STOCK_OF_SUM:
@@ -171,7 +171,7 @@ def sum_of(box: Any, axis: Any) -> Found | None:
     return None if tangents is None else (value, tangents)
 
 
-def power_of(box: Any, exponent: Any) -> Found | None:
+def power_of(box: Array, exponent: float) -> Found | None:
     """Return the power of an array or a number by a Python number."""
     x = box._value
     if type(x) not in _MOVING or not _moves(box) or primitive_jvps.get(_POWER) is not _STOCK_OF_POWER:
@@ -181,7 +181,7 @@ def power_of(box: Any, exponent: Any) -> Found | None:
     return None if tangents is None else (value, tangents)
 
 
-def _moves(box: Any) -> bool:
+def _moves(box: Array) -> bool:
     """Return whether all tangents are plain arrays and numbers."""
     return type(box._node.g) is list and _MOVING.issuperset(map(type, box._node.g))
 

@@ -21,7 +21,7 @@ import numpy as np
 from dagad._tracing.private import numpy_boxes, numpy_vjps, numpy_wrapper, primitive_vjps
 from dagad._tracing.rules import vjp_rule
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, is_double, sides_of
-from dagad._types import Array, Cotangent, Function
+from dagad._types import Array, Axis, Cotangent, Function, Index
 from dagad._values import pytree
 
 Parts = tuple[Any, ...]
@@ -88,7 +88,7 @@ _POWER = numpy_wrapper.power
 _STOCK = {fun: primitive_vjps[fun] for fun in (*BINARY, *UNARY, anp.matmul, anp.sum, _POWER)}
 
 
-def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> Found | None:
+def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool = False) -> Found | None:
     """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
     rules = BINARY.get(fun)
     if rules is None:
@@ -133,7 +133,7 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
     return value, parents, _fitting(rule, whole, shape)
 
 
-def _of_two_traced(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool) -> Found | None:
+def _of_two_traced(fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool) -> Found | None:
     """Do so where somebody traces one of their values too, who began before."""
     x, node = box._value, box._node
     shape = x.shape
@@ -159,7 +159,7 @@ def _of_two_traced(fun: Function, operate: Any, box: Any, other: Any, is_reflect
     return value, parents, _fitting(rule, type(box) if is_whole else None, shape)
 
 
-def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] | None:
+def of_ufunc(ufunc: np.ufunc, inputs: Sequence[Any], kind: type[Any]) -> tuple[Any, Found] | None:
     """Call a ufunc with traced arrays, which are of some kind; return one of these too."""
     if len(inputs) == 2:
         found = OPERATIONS.get(ufunc)
@@ -181,7 +181,7 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] 
     return box, (value, (box._node,), UNARY[fun](value, x))
 
 
-def entry_of(box: Any, where: Any) -> Found | None:
+def entry_of(box: Array, where: Index) -> Found | None:
     """Return what stands at whole numbers and slices."""
     x = box._value
     if not _is_array(x):
@@ -192,7 +192,7 @@ def entry_of(box: Any, where: Any) -> Found | None:
     return None
 
 
-def sum_of(box: Any, axis: Any) -> Found | None:
+def sum_of(box: Array, axis: Axis) -> Found | None:
     """Return the sum of an array, or the sums along one axis."""
     x = box._value
     if not _is_array(x):
@@ -211,7 +211,7 @@ def sum_of(box: Any, axis: Any) -> Found | None:
     return value, (box._node,), pull
 
 
-def power_of(box: Any, exponent: Any) -> Found | None:
+def power_of(box: Array, exponent: float) -> Found | None:
     """Return the power of an array or a number by a Python number."""
     x = box._value
     kind = type(x)
@@ -229,7 +229,7 @@ def power_of(box: Any, exponent: Any) -> Found | None:
     return value, (box._node,), _fitting(rule, kind, x.shape)
 
 
-def _product_of(operate: Any, box: Any, other: Any, is_reflected: bool) -> Found | None:
+def _product_of(operate: Function, box: Array, other: Array, is_reflected: bool) -> Found | None:
     """Multiply vectors and matrices, of which one is traced, or both."""
     x, node = box._value, box._node
     parents: Parts = (node,)
@@ -253,13 +253,13 @@ def _product_of(operate: Any, box: Any, other: Any, is_reflected: bool) -> Found
     return value, parents, lambda g: (of_one(g),)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: Array) -> bool:
     """Return whether something is an array of doubles, that somebody else may trace."""
     plain = pytree.plain(x)
     return type(plain) is np.ndarray and plain.dtype is _FLOAT and plain.ndim > 0
 
 
-def _is_vector_or_matrix(x: Any) -> bool:
+def _is_vector_or_matrix(x: Array) -> bool:
     return _is_array(x) and x.ndim < 3 and 1 not in x.shape
 
 
@@ -291,7 +291,7 @@ def _of_right(left: Array, shape: tuple[int, ...]) -> Callable[[Any], Any]:
     return pull
 
 
-def _fitting(rule: Rule, kind: Any, shape: tuple[int, ...]) -> Rule:
+def _fitting(rule: Rule, kind: type[Any] | None, shape: tuple[int, ...]) -> Rule:
     """Return a pullback that gives cotangents like their targets, which are real and of a shape, as autograd's do.
 
     `kind` is None where the targets were broadcast.

@@ -15,7 +15,7 @@ from dagad._tracing import quick_tape, stacked_tangents
 from dagad._tracing.in_place import CHANGED
 from dagad._tracing.operands import operators
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS
-from dagad._types import Args, Function, Kwargs, Value
+from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
 
 QUICK = frozenset((*OPERATIONS, *FUNCTIONS))  # ufuncs
 _ARITHMETIC = frozenset({np.ndarray, np.float64, float, int})
@@ -25,21 +25,21 @@ _new = object.__new__
 Operator = Callable[[Any, Any], Any]
 
 
-def _moved(box: Any, value: Value, stack: Any) -> Any:
+def _moved(box: Array, value: Value, stack: Array) -> Any:
     """Return a value that moves as a traced array does, by its own stack of tangents."""
     node = _new(box._node.__class__)
     node.g = stack
     return type(box)(value, box._trace, node)
 
 
-def _recorded(box: Any, value: Value, parents: tuple[Any, ...], pullback: Any) -> Any:
+def _recorded(box: Array, value: Value, parents: tuple[Any, ...], pullback: Function) -> Any:
     """Return a value that is recorded on the tape on which a traced array is."""
     node = _new(box._node.__class__)
     node.parents, node.vjp = parents, pullback
     return type(box)(value, box._trace, node)
 
 
-def quick_operators(function: Function, operate: Any) -> tuple[Operator, Operator]:
+def quick_operators(function: Function, operate: Function) -> tuple[Operator, Operator]:
     """Return an operator and its reflection, which look first for a quick way.
 
     On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked. Both ways
@@ -47,7 +47,7 @@ def quick_operators(function: Function, operate: Any) -> tuple[Operator, Operato
     """
     usual, usually_reflected = operators(function)
 
-    def forward(self: Any, other: Any) -> Any:
+    def forward(self: Any, other: Array) -> Any:
         node = self._node
         if CHANGED or not getattr(node, "is_ours", False):
             return (function if type(other) in _ARITHMETIC or type(other) is type(self) else usual)(self, other)
@@ -59,7 +59,7 @@ def quick_operators(function: Function, operate: Any) -> tuple[Operator, Operato
             return _recorded(self, *found)
         return (function if type(other) in _ARITHMETIC or type(other) is type(self) else usual)(self, other)
 
-    def reflected(self: Any, other: Any) -> Any:
+    def reflected(self: Any, other: Array) -> Any:
         node = self._node
         if CHANGED or not getattr(node, "is_ours", False):
             return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
@@ -74,7 +74,7 @@ def quick_operators(function: Function, operate: Any) -> tuple[Operator, Operato
     return forward, reflected
 
 
-def quick_ufunc(box: Any, ufunc: Any, inputs: Sequence[Any]) -> Any:
+def quick_ufunc(box: Array, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
     """Return what a ufunc gives; None where autograd's way has to."""
     node = box._node
     if not getattr(node, "is_ours", False):
@@ -86,7 +86,7 @@ def quick_ufunc(box: Any, ufunc: Any, inputs: Sequence[Any]) -> Any:
     return None if found is None else _recorded(found[0], *found[1])
 
 
-def quick_sum(box: Any, args: Args, kwargs: Kwargs) -> Any:
+def quick_sum(box: Array, args: Args, kwargs: Kwargs) -> Any:
     """Return the sum of a traced array, or the sums along one axis, as `np.sum` is asked; None for any other."""
     n_said, node = len(args) + len(kwargs), box._node
     if CHANGED or not args or args[0] is not box or n_said > 2 or not _AXIS.issuperset(kwargs):
@@ -101,7 +101,7 @@ def quick_sum(box: Any, args: Args, kwargs: Kwargs) -> Any:
     return None if found is None else _recorded(box, *found)
 
 
-def quick_power(box: Any, exponent: Any) -> Any:
+def quick_power(box: Array, exponent: Leaf) -> Any:
     """Return the power of a traced array by a Python number; None for any other."""
     node = box._node
     if CHANGED or type(exponent) not in _NUMBERS or not getattr(node, "is_ours", False):
@@ -113,7 +113,7 @@ def quick_power(box: Any, exponent: Any) -> Any:
     return None if found is None else _recorded(box, *found)
 
 
-def quick_entry(box: Any, where: Any) -> Any:
+def quick_entry(box: Array, where: Index) -> Any:
     """Return what stands at whole numbers and slices of a traced array; None for other indices."""
     node = box._node
     if not getattr(node, "is_ours", False):
@@ -125,7 +125,7 @@ def quick_entry(box: Any, where: Any) -> Any:
     return None if found is None else _recorded(box, *found)
 
 
-def quick_list(parts: Sequence[Any], kind: Any) -> Any:
+def quick_list(parts: Sequence[Any], kind: type[Any]) -> Any:
     """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
     quick = None if CHANGED else stacked_tangents.list_of_numbers(parts, kind)
     return None if quick is None else _moved(*quick)

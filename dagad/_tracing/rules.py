@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -32,7 +32,7 @@ from autograd.extend import defjvp_argnums, defvjp, defvjp_argnums, primitive
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
 from dagad._tracing.private import primitive_jvps, primitive_vjps, trace_primitives_map, unbroadcast_f
-from dagad._types import Args, Array, Cotangent, DType, Kwargs, Leaf, Tangents, Value
+from dagad._types import Args, Array, Cotangent, DType, Function, Kwargs, Leaf, Tangents, Value
 from dagad._values import pytree
 
 Better = Callable[[Any, Any, Any, Any], bool]  # of argnums, value, args, kwargs: are autograd's rules wrong?
@@ -43,13 +43,13 @@ _NEW_VJPS: dict[Any, Any] = {}
 _NEW_JVPS: dict[Any, Any] = {}
 
 
-def vjp_rule(fun: Any) -> Any:
+def vjp_rule(fun: Function) -> Any:
     """Return what makes the pullback of a primitive; None where there is nothing."""
     rule = primitive_vjps.get(fun)
     return _NEW_VJPS.get(fun) if rule is None else _VJPS.get(rule, rule)
 
 
-def jvp_rule(fun: Any, args: Args, kwargs: Kwargs) -> Any:
+def jvp_rule(fun: Function, args: Args, kwargs: Kwargs) -> Any:
     """Return what pushes through a primitive; None where there is nothing, or it is wrong and a pullback is not."""
     rule = primitive_jvps.get(fun)
     if rule in _WRONG and fun in primitive_vjps and _WRONG[rule](args, kwargs):
@@ -59,7 +59,7 @@ def jvp_rule(fun: Any, args: Args, kwargs: Kwargs) -> Any:
     return _JVPS.get(rule, rule)
 
 
-def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> None:
+def define(function: Function, vjp: Any, jvp: Function | None, better: Better | None = None) -> None:
     """Give a function of numpy's, or a primitive, rules where autograd has none; with `better`, where those are wrong.
 
     Without a `jvp` forward mode transposes the pullback.
@@ -86,12 +86,12 @@ def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> N
     _replace(_JVPS, primitive_jvps, fun, pushed)
 
 
-def replace_vjp(fun: Any, vjp: Any) -> None:
+def replace_vjp(fun: Function, vjp: Function) -> None:
     """Give a function a pullback that does what autograd's does, in less time."""
     _replace(_VJPS, primitive_vjps, fun, vjp)
 
 
-def own_primitive(raw: Callable[..., Any], vjp: Any, jvp: Any) -> Callable[..., Any]:
+def own_primitive(raw: Callable[..., Any], vjp: Function, jvp: Function) -> Callable[..., Any]:
     """Return a function of our own as a primitive, which autograd has the rules of from the first call on.
 
     Not before: to import dagad changes nothing. And nobody gives this function to numpy: its name for it is forgotten.
@@ -120,7 +120,7 @@ def keep_real(*funs: Any) -> None:
             _VJPS[rule] = _kept_real(_VJPS.get(rule, rule))
 
 
-def _kept_real(rule: Any) -> Any:
+def _kept_real(rule: Function) -> Any:
     def make(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
         pull = rule(argnums, ans, args, kwargs)
         if not np.iscomplexobj(pytree.plain(ans)):
@@ -156,19 +156,19 @@ def learn_rules() -> bool:
     return found
 
 
-def _is_half_made(module: Any) -> bool:
+def _is_half_made(module: ModuleType) -> bool:
     """Return whether a module is being imported just now, by another thread: it lacks what it will have."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))  # Python asks that itself
 
 
-def _replace(table: dict[Any, Any], rules: dict[Any, Any], fun: Any, better: Any) -> None:
+def _replace(table: dict[Any, Any], rules: dict[Any, Any], fun: Function, better: Function) -> None:
     """Put a better rule beside autograd's own; a user's is not to be replaced."""
     rule = rules.get(fun)
     if rule is not None and is_autograds(rule):
         table.setdefault(rule, better)
 
 
-def is_autograds(rule: Any) -> bool:
+def is_autograds(rule: Function) -> bool:
     """Return whether a rule of autograd's tables has been put there by autograd itself."""
     parts = [cell.cell_contents for cell in getattr(rule, "__closure__", None) or ()]
     parts = [each for part in parts for each in (part.values() if isinstance(part, dict) else (part,))]
@@ -176,7 +176,7 @@ def is_autograds(rule: Any) -> bool:
     return all(str(function.__module__).startswith("autograd.") for function in (rule, *functions))
 
 
-def _in_first(fun: Any, rule: Callable[..., Any]) -> Any:
+def _in_first(fun: Function, rule: Callable[..., Any]) -> Any:
     """Return what makes the pullback of a primitive that has a derivative in its first argument only."""
 
     def make(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
@@ -188,7 +188,7 @@ def _in_first(fun: Any, rule: Callable[..., Any]) -> Any:
     return make
 
 
-def _not_in_order(fun: Any) -> Any:
+def _not_in_order(fun: Function) -> Any:
     """Return what makes the pullback of a primitive whose first argument is an order."""
     rule: Any = primitive_vjps.get(fun)
 
@@ -200,7 +200,7 @@ def _not_in_order(fun: Any) -> Any:
     return make
 
 
-def _refuse(fun: Any, argnums: Sequence[int]) -> None:
+def _refuse(fun: Function, argnums: Sequence[int]) -> None:
     raise NotImplementedError(f"VJP of {fun.__name__} wrt argnums {tuple(argnums)} not defined")
 
 
@@ -232,7 +232,7 @@ def _not_linear(args: Args, kwargs: Kwargs) -> bool:
     return kwargs.get("mode", args[2] if len(args) > 2 else None) in {"maximum", "median", "minimum"}
 
 
-def _traced(function: Any) -> Any:
+def _traced(function: Function) -> Any:
     """Return the primitive of a function of numpy's; some of those in `autograd.numpy` are wrappers of it."""
     return trace_primitives_map.get(function)
 
@@ -248,7 +248,7 @@ _replace(_WRONG, primitive_jvps, _traced(np.pad), _not_linear)
 # Scipy: each reads a module, and returns whether it was there as a whole; another thread may be importing it
 
 
-def _special(special: Any) -> bool:
+def _special(special: ModuleType) -> bool:
     if getattr(special, "logsumexp", None) not in primitive_jvps:  # the last one
         return False
     for fun, derivative in (
@@ -263,17 +263,17 @@ def _special(special: Any) -> bool:
     return True
 
 
-def _chi2(chi2: Any) -> bool:
+def _chi2(chi2: ModuleType) -> bool:
     if getattr(chi2, "pdf", None) not in primitive_vjps:  # the last one
         return False
 
-    def slope(x: Array, df: Any) -> Any:
+    def slope(x: Array, df: Array) -> Any:
         return (df - x - 2) / (2 * x)
 
-    def of_pdf(ans: Value, x: Array, df: Any) -> Any:
+    def of_pdf(ans: Value, x: Array, df: Array) -> Any:
         return unbroadcast_f(x, lambda g: g * ans * slope(x, df))
 
-    def of_logpdf(ans: Value, x: Array, df: Any) -> Any:
+    def of_logpdf(ans: Value, x: Array, df: Array) -> Any:
         del ans
         return unbroadcast_f(x, lambda g: g * slope(x, df))
 
@@ -307,7 +307,7 @@ def _once(derivative: Callable[[Any], Any]) -> Any:
 
 
 @functools.cache
-def traced_trigamma(special: Any) -> Any:
+def traced_trigamma(special: ModuleType) -> Any:
     """Return the trigamma function as a primitive: its derivative comes from autograd's special functions."""
     traced = primitive(trigamma)
     defvjp(traced, lambda ans, x: lambda g: g * special.polygamma(2, x))

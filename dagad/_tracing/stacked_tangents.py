@@ -20,7 +20,7 @@ import numpy as np
 from dagad._tracing import quick_tangents
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
 from dagad._tracing.quick_tangents import BY_ENTRIES, UNARY
-from dagad._types import Array, Function, Tangents, Value
+from dagad._types import Array, Axis, Function, Index, Tangents, Value
 from dagad._values import pytree
 
 FLOAT = np.dtype(float)
@@ -111,7 +111,7 @@ def _by_entries(rule: Callable[..., Any]) -> Callable[..., Any]:
     return push
 
 
-def _aligned(stack: Any, ndim: int) -> Any:
+def _aligned(stack: Array, ndim: int) -> Any:
     if stack is None or stack.ndim > ndim:
         return stack
     return stack.reshape((stack.shape[0], *[1] * (1 + ndim - stack.ndim), *stack.shape[1:]))
@@ -148,7 +148,9 @@ def _is_others(fun: Function) -> bool:
 # Operations: the value and its stack, None where the usual way has to find them. A box has a value and a node
 
 
-def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> tuple[Any, Any] | None:
+def of_two(
+    fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool = False
+) -> tuple[Any, Any] | None:
     """Operate on a traced array and something else, with Python's operators: they are quicker than numpy's."""
     x, dx, y, dy = box._value, box._node.g, other, None
     if type(dx) is list:
@@ -176,7 +178,7 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
     return None if stack is None else (value, stack)
 
 
-def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, Any] | None:
+def of_ufunc(ufunc: np.ufunc, inputs: Sequence[Any], kind: type[Any]) -> tuple[Any, Any, Any] | None:
     """Call a ufunc with traced arrays, which are of some kind; return one of these too."""
     if len(inputs) == 2:
         found = OPERATIONS.get(ufunc)
@@ -198,7 +200,7 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, An
     return box, value, UNARY[fun](value, x, dx)
 
 
-def sum_of(box: Any, axis: Any) -> tuple[Any, Any] | None:
+def sum_of(box: Array, axis: Axis) -> tuple[Any, Any] | None:
     """Return the sum of a traced array; along one axis where tangents are a list."""
     x, dx = box._value, box._node.g
     if type(dx) is list:
@@ -208,11 +210,11 @@ def sum_of(box: Any, axis: Any) -> tuple[Any, Any] | None:
     return anp.sum(x), _sums(dx)
 
 
-def _sums(stack: Any) -> Any:
+def _sums(stack: Array) -> Any:
     return anp.sum(stack.reshape((len(stack), -1)), 1)
 
 
-def power_of(box: Any, exponent: Any) -> tuple[Any, Any] | None:
+def power_of(box: Array, exponent: float) -> tuple[Any, Any] | None:
     """Return the power of a traced array by a Python number."""
     x, dx = box._value, box._node.g
     if type(dx) is list:
@@ -223,13 +225,13 @@ def power_of(box: Any, exponent: Any) -> tuple[Any, Any] | None:
     return (value, _power(value, x, exponent, dx, None)) if is_double(value) else None
 
 
-def sides_of(inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, bool]:
+def sides_of(inputs: Sequence[Any], kind: type[Any]) -> tuple[Any, Any, bool]:
     """Return the traced one of two operands, which is of some kind, the other one, and whether that comes first."""
     first, second = inputs
     return (first, second, False) if type(first) is kind else (second, first, True)
 
 
-def entry_of(box: Any, where: Any) -> tuple[Any, Any] | None:
+def entry_of(box: Array, where: Index) -> tuple[Any, Any] | None:
     """Return what stands at whole numbers and slices."""
     dx = box._node.g
     if type(dx) is list:
@@ -244,7 +246,7 @@ def entry_of(box: Any, where: Any) -> tuple[Any, Any] | None:
     return None
 
 
-def list_of_numbers(parts: Sequence[Any], kind: Any) -> tuple[Any, Any, Any] | None:
+def list_of_numbers(parts: Sequence[Any], kind: type[Any]) -> tuple[Any, Any, Any] | None:
     """Return a traced array among numbers that make an array, this array, and its stack."""
     boxes = [part for part in parts if type(part) is kind]
     if not boxes or _is_others(_ARRAY):

@@ -31,7 +31,9 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
     parents: Any
     vjp: Any
 
-    def __init__(self, value: Value, fun: Function, args: Args, kwargs: Kwargs, argnums: Argnums, parents: Any) -> None:
+    def __init__(
+        self, value: Value, fun: Function, args: Args, kwargs: Kwargs, argnums: Argnums, parents: Sequence[AnyNode]
+    ) -> None:
         self.parents = parents
         rule = vjp_rule(fun)
         if rule is None:
@@ -345,7 +347,7 @@ def _arrive(arrived: dict[Any, list[Arrived]], node: AnyNode, parts: Sequence[An
     arrived[node] = [_sum(entry, part) for entry, part in zip(before, parts, strict=True)]
 
 
-def _sum(entry: Arrived, part: Any) -> Arrived:
+def _sum(entry: Arrived, part: Cotangent) -> Arrived:
     if part is None:
         return entry
     if entry is None and isinstance(part, Blocks):
@@ -358,7 +360,7 @@ def _value(entry: Arrived) -> Any:
     return entry if entry is None or isinstance(entry, Blocks) else entry[0]
 
 
-def _cast(part: Any, leaf: Leaf) -> Any:
+def _cast(part: Cotangent, leaf: Leaf) -> Any:
     return part if isinstance(part, Blocks) else like(part, leaf)
 
 

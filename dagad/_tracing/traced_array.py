@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -38,11 +38,11 @@ from dagad._tracing.quick_ways import (
     quick_sum,
     quick_ufunc,
 )
-from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Kwargs, Leaf, Value
+from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Index, Kwargs, Leaf, Value
 from dagad._values import pytree
 
 
-def _power_of(base: Any, exponent: Any) -> Any:
+def _power_of(base: Array, exponent: Array) -> Any:
     return power(base, exponent)
 
 
@@ -51,7 +51,7 @@ _stock_getitem = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _usual_power = operators(_power_of)[0]
 
 
-def _quotient_and_rest(left: Any, right: Any) -> Any:
+def _quotient_and_rest(left: Array, right: Array) -> Any:
     return left // right, left % right
 
 
@@ -76,7 +76,7 @@ class OwnNode:
     def __deepcopy__(self, memo: dict[int, Any]) -> OwnNode:
         return self
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         raise ClosureError(
             "A value being differentiated can't be pickled: what came out of the pickle would be a constant. Pass it "
             "to the function as an argument, and copy it with `copy.deepcopy` if it is to be copied."
@@ -89,7 +89,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __slots__ = ()
     __pandas_priority__ = 10_000  # `series * traced` is ours, and a traced array
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if not SEQUENCES.isdisjoint(map(type, inputs)):
             inputs = tuple(map(array_of, inputs))
         if CHANGED:
@@ -118,7 +118,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotDifferentiableError(refusals.of_conversion())
 
-    def __setitem__(self, where: Any, value: Value) -> None:
+    def __setitem__(self, where: Index, value: Value) -> None:
         raise NotDifferentiableError(refusals.of_assignment())
 
     def __float__(self) -> float:
@@ -171,7 +171,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         quick = None if CHANGED else quick_ufunc(self, np.negative, (self,))
         return anp.negative(self) if quick is None else quick
 
-    def __getitem__(self, where: Any) -> Any:
+    def __getitem__(self, where: Index) -> Any:
         if CHANGED:
             with as_part(self, where):
                 return _stock_getitem(self, where)
@@ -186,7 +186,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __round__(self, n: int = 0) -> Any:
         return anp.round(self, n)
 
-    def reshape(self, *shape: Any, order: Any = "C") -> Any:
+    def reshape(self, *shape: Any, order: str = "C") -> Any:
         """Return the array in another shape, given as one argument or as several."""
         where = shape[0] if len(shape) == 1 else shape
         return anp.reshape(self, where) if order == "C" else anp.reshape(self, where, order=order)
@@ -215,11 +215,11 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         """Return the entries where a condition is true."""
         return anp.compress(condition, self, axis)
 
-    def dot(self, other: Any) -> Any:
+    def dot(self, other: Array) -> Any:
         """Return the product of two arrays."""
         return call_function(np.dot, (self, other), {})
 
-    def flatten(self, order: Any = "C") -> Any:
+    def flatten(self, order: str = "C") -> Any:
         """Return a copy of the entries in one dimension."""
         return self.ravel(order).copy()
 
@@ -263,8 +263,8 @@ def _copied(value: Value, order: Any) -> Any:
     return value.copy(order) if isinstance(value, np.ndarray | TracedArray) else value
 
 
-def _in_place(forward: Any, name: str) -> Any:
-    def change(self: Any, other: Any) -> Any:
+def _in_place(forward: Function, name: str) -> Any:
+    def change(self: Any, other: Array) -> Any:
         return changed(self, forward(self, other), name)
 
     return change
@@ -299,7 +299,7 @@ for _name in _ASKING.split():
     setattr(TracedArray, _name, _asking(getattr(TracedArray, _name)))
 
 
-def array_of_numbers(parts: Any) -> Any:
+def array_of_numbers(parts: Sequence[Any]) -> Any:
     """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
     return quick_list(parts, TracedArray)
 
@@ -345,7 +345,7 @@ def find_top_boxed_args(args: Args) -> tuple[list[tuple[int, Any]], int, Any, bo
 _NUMERIC = (Box, np.ndarray, np.generic, int, float, complex)
 
 
-def power(base: Any, exponent: Any) -> Any:
+def power(base: Array, exponent: Array) -> Any:
     """Return ``base ** exponent``, at least one of them traced; for autograd it is its own `power`."""
     boxed, trace, kind, _ = find_top_boxed_args((base, exponent))
     if not issubclass(kind, OwnNode) or not (isinstance(base, _NUMERIC) and isinstance(exponent, _NUMERIC)):
@@ -359,7 +359,7 @@ def power(base: Any, exponent: Any) -> Any:
 _PYTHON = frozenset({int, bool, float, complex})
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Array, exponent: Array) -> Any:
     """Return what untraced code gets; inf and nan, as from autograd, where Python's numbers raise or turn complex."""
     if type(base) not in _PYTHON or type(exponent) not in _PYTHON:
         return base**exponent

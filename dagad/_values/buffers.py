@@ -110,7 +110,7 @@ class Layout:
 _BYTES = (bytes, bytearray, memoryview)
 
 
-def as_bytes(data: Any, nbytes: int) -> np.ndarray[Any, Any]:
+def as_bytes(data: object, nbytes: int) -> np.ndarray[Any, Any]:
     """Return what came in a message as an array of so many bytes."""
     if isinstance(data, _BYTES):
         data = np.frombuffer(data, np.uint8)
@@ -128,7 +128,7 @@ def pack_tree(tree: Tree) -> tuple[bytes, np.ndarray[Any, Any]]:
     return head, buffer
 
 
-def unpack_tree(head: bytes, data: Any) -> Any:
+def unpack_tree(head: bytes, data: object) -> Any:
     """Return the pytree that was packed; its arrays are views of the buffer, where that can be."""
     treedef, layout = _opened(bytes(head))
     return pytree.unflatten(treedef, layout.read(as_bytes(data, layout.nbytes)))

@@ -134,6 +134,6 @@ def handed_out(parts: list[Any]) -> list[Any]:
     return parts
 
 
-def writable(part: Any) -> Any:
+def writable(part: Leaf) -> Any:
     """Return an array that can be written to: a copy of one that can't."""
     return part if type(part) is not np.ndarray or part.flags.writeable else part.copy("K")

@@ -29,7 +29,7 @@ _CONTAINERS = frozenset({tuple, list, dict})
 Make = Callable[[Sequence[Any]], Any]
 
 
-def hoist(fun: Any) -> tuple[list[Any], Make]:
+def hoist(fun: object) -> tuple[list[Any], Make]:
     """Return the traced values that a function carries, and how to make the function with other values in their place.
 
     What it reaches in a way that can't be replaced is refused, by the name of that way.
@@ -53,12 +53,12 @@ def hoist(fun: Any) -> tuple[list[Any], Make]:
     )
 
 
-def carries_traced(what: Any) -> bool:
+def carries_traced(what: object) -> bool:
     """Return whether something traced is carried, or reached by name."""
     return not leads_nowhere(what) and Walk(what).finds
 
 
-def unchanged(fun: Any, values: Sequence[Any]) -> Any:
+def unchanged(fun: object, values: Sequence[Any]) -> Any:
     """Return a function that carries nothing traced: itself."""
     del values
     return fun
@@ -88,7 +88,7 @@ def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
     return Template.of(fun, changed, leading_to(changed, owners))(list(changed.values())) if changed else fun
 
 
-def as_now(fun: Any) -> Any:
+def as_now(fun: object) -> Any:
     """Return functions, in builtin containers too, whose variables stay as they are now: with cells of their own.
 
     What runs a function again, later, for a derivative, would see what a loop has put into its variables since. Arrays
@@ -105,7 +105,7 @@ def as_now(fun: Any) -> Any:
     return Template.of(fun, arrays, carriers)([part.copy() for part in arrays.values()])
 
 
-def held_by(root: Any, is_followed: Callable[[Any], bool]) -> tuple[dict[int, Any], dict[int, list[int]]]:
+def held_by(root: object, is_followed: Callable[[Any], bool]) -> tuple[dict[int, Any], dict[int, list[int]]]:
     """Return the arrays and other parts that something holds, by their ids, and the ids of what has each of them.
 
     Parts that are not followed count as data, with all that they hold.
@@ -127,16 +127,16 @@ def held_by(root: Any, is_followed: Callable[[Any], bool]) -> tuple[dict[int, An
     return parts, owners
 
 
-def _is_decorated(obj: Any) -> bool:
+def _is_decorated(obj: object) -> bool:
     return type(obj) is FunctionType and bool(obj.__dict__)
 
 
-def _is_rule(obj: Any) -> bool:
+def _is_rule(obj: object) -> bool:
     """Return whether this is a primitive of autograd's: its identity counts, rules are found by it."""
     return bool(getattr(obj, "_is_autograd_primitive", False))
 
 
-def _is_looked_into(obj: Any) -> bool:
+def _is_looked_into(obj: object) -> bool:
     return kind_of(type(obj)) in _LOOKED_INTO
 
 
@@ -145,11 +145,11 @@ class Template:
 
     __slots__ = ("_fun",)
 
-    def __init__(self, fun: Any) -> None:
+    def __init__(self, fun: object) -> None:
         self._fun = fun
 
     @classmethod
-    def of(cls, fun: Any, values: Iterable[int], carriers: set[int]) -> Template:
+    def of(cls, fun: object, values: Iterable[int], carriers: set[int]) -> Template:
         """Make the template, from the ids of the values and of all that leads to them."""
         holes = {key: Hole(number) for number, key in enumerate(values)}
         return cls(_deeply(_Taken(holes, carriers), fun))
@@ -161,7 +161,7 @@ class Template:
         return Template, (self._fun,)
 
 
-def _deeply(work: Callable[[Any], Any], fun: Any) -> Any:
+def _deeply(work: Callable[[Any], Any], fun: object) -> Any:
     try:
         return work(fun)
     except RecursionError:
@@ -195,7 +195,7 @@ class _Taken:
         self._holes, self._carriers = holes, carriers
         self._taken: dict[int, Carrier] = {}
 
-    def __call__(self, obj: Any) -> Any:
+    def __call__(self, obj: object) -> Any:
         key = id(obj)
         if key in self._holes:
             return self._holes[key]
@@ -218,7 +218,7 @@ class _Made:
         self._values = values
         self._made: dict[int, Any] = {}
 
-    def __call__(self, part: Any) -> Any:
+    def __call__(self, part: object) -> Any:
         if type(part) is Hole:
             return self._values[part.number]
         if type(part) is not Carrier:

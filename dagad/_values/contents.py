@@ -10,15 +10,18 @@ import collections
 import enum
 import functools
 import gc
+import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from types import (
+    BuiltinFunctionType,
     CellType,
     CodeType,
     FunctionType,
     GeneratorType,
     MemberDescriptorType,
+    MethodWrapperType,
     SimpleNamespace,
 )
 from typing import Any
@@ -34,7 +37,7 @@ Making = tuple[Callable[[Parts], Any], Callable[[Any, Parts], None]]
 Attribute = str | tuple[type, str]
 
 
-def refuse(obj: Any) -> Making:
+def refuse(obj: object) -> Making:
     raise _no_copy(type(obj), "can't copy")
 
 
@@ -60,7 +63,7 @@ def _made_cached(parameters: dict[str, Any], parts: Parts) -> Any:
 # Attributes
 
 
-def attributes_of(obj: Any) -> tuple[list[Attribute], list[Any]]:
+def attributes_of(obj: object) -> tuple[list[Attribute], list[Any]]:
     """Return an instance's own attributes, those in slots too: how they are called, and their values."""
     own = object.__getattribute__(obj, "__dict__") if type(obj).__dictoffset__ else None  # not by code of the user's
     keys: list[Attribute] = list(own) if own else []
@@ -77,7 +80,7 @@ def attributes_of(obj: Any) -> tuple[list[Attribute], list[Any]]:
     return keys, values
 
 
-def set_attributes(made: Any, keys: Sequence[Attribute], values: Sequence[Any]) -> None:
+def set_attributes(made: object, keys: Sequence[Attribute], values: Sequence[Any]) -> None:
     """Give a new instance its attributes, past descriptors and ``__setattr__``: frozen records too."""
     for key, value in zip(keys, values, strict=True):
         if isinstance(key, str):
@@ -86,11 +89,11 @@ def set_attributes(made: Any, keys: Sequence[Attribute], values: Sequence[Any]) 
             key[0].__dict__[key[1]].__set__(made, value)
 
 
-def leave(made: Any, parts: Parts) -> None:
+def leave(made: object, parts: Parts) -> None:
     """Put nothing in."""
 
 
-def fill_made(made: Any, state: tuple[Any, ...]) -> None:
+def fill_made(made: object, state: tuple[Any, ...]) -> None:
     """Put in what stood in an object that was pickled: see `Kind.reduced`."""
     fill, rest, keys, values = state
     fill(made, rest)
@@ -102,7 +105,7 @@ def attribute_label(key: Attribute) -> str:
     return "{}" if name == "__wrapped__" else f"`{name}` of {{}}"
 
 
-def instance_like(obj: Any) -> Making:
+def instance_like(obj: object) -> Making:
     cls = type(obj)
     if issubclass(cls, enum.Enum):
         raise _no_copy(cls, "doesn't copy: there is one only")
@@ -179,7 +182,7 @@ def _fill_function(n_defaults: int, keywords: Parts, keys: Parts, made: Function
         made.__dict__.update(zip(keys, parts[n_given:], strict=True))
 
 
-def partial_like(obj: Any) -> Making:
+def partial_like(obj: partial[Any]) -> Making:
     return partial(_made_partial, type(obj), 1 + len(obj.args), tuple(obj.keywords)), leave
 
 
@@ -187,7 +190,7 @@ def _made_partial(cls: Any, n_first: int, keys: Parts, parts: Parts) -> Any:
     return partial.__new__(cls, *parts[:n_first], **dict(zip(keys, parts[n_first:], strict=True)))
 
 
-def method_like(obj: Any) -> Making:
+def method_like(obj: BuiltinFunctionType | MethodWrapperType) -> Making:
     return partial(_bound_method, obj.__name__), leave
 
 
@@ -202,7 +205,7 @@ DICTS = (collections.OrderedDict, collections.defaultdict, dict)
 SERIES_TYPES = (list, collections.deque)
 
 
-def _base_of(obj: Any) -> Any:
+def _base_of(obj: object) -> Any:
     kind = type(obj)
     bases: Any = (*DICTS, *SERIES_TYPES, set, tuple, frozenset)
     return kind if kind in bases else next(base for base in bases if issubclass(kind, base))
@@ -233,14 +236,14 @@ _RUN_BY_PICKLE: dict[type, tuple[str, ...]] = {
 _DERIVED_FROM = tuple(_RUN_BY_PICKLE)
 
 
-def value_like(obj: Any) -> tuple[Any, ...]:
+def value_like(obj: object) -> tuple[Any, ...]:
     """Return how pickle makes a number or word again whose class makes another one of what it is given."""
     base: Any = next(base for base in VALUES if isinstance(obj, base))
     reduced: Any = obj.__reduce_ex__(2)
     return _made_value, (base, type(obj), base.__getnewargs__(obj)), *reduced[2:]
 
 
-def _made_value(base: Any, cls: type, args: tuple[Any, ...]) -> Any:
+def _made_value(base: type[Any], cls: type, args: tuple[Any, ...]) -> Any:
     return base.__new__(cls, *args)
 
 
@@ -250,12 +253,12 @@ def of_mapping(obj: Any) -> Parts:
     return [*base.keys(obj), *base.values(obj), *factory]  # keys may carry something too
 
 
-def labels_of_mapping(obj: Any) -> list[str]:
+def labels_of_mapping(obj: object) -> list[str]:
     keys = list(_base_of(obj).keys(obj))
     return [*["a key of {}"] * len(keys), *(f"[{key!r}] of {{}}" for key in keys), "the default of {}"]
 
 
-def mapping_like(obj: Any) -> Making:
+def mapping_like(obj: object) -> Making:
     base = _base_of(obj)
     return partial(_empty, base, type(obj), None), partial(_fill_mapping, base)
 
@@ -268,7 +271,7 @@ def _empty(base: Any, cls: type, longest: int | None, parts: Parts) -> Any:
     return made
 
 
-def _fill_mapping(base: Any, made: Any, parts: Parts) -> None:
+def _fill_mapping(base: type[Any], made: Any, parts: Parts) -> None:
     size = len(parts) // 2
     for key, value in zip(parts[:size], parts[size : 2 * size], strict=True):
         base.__setitem__(made, key, value)  # not `update`: a Counter's adds
@@ -276,11 +279,11 @@ def _fill_mapping(base: Any, made: Any, parts: Parts) -> None:
         made.default_factory = parts[-1]
 
 
-def items_of(obj: Any) -> Parts:
+def items_of(obj: object) -> Parts:
     return list(_base_of(obj).__iter__(obj))
 
 
-def series_like(obj: Any) -> Making:
+def series_like(obj: object) -> Making:
     base = _base_of(obj)
     return partial(_empty, base, type(obj), getattr(obj, "maxlen", None)), partial(_fill_series, base)
 
@@ -289,37 +292,37 @@ def _fill_series(base: Any, made: Any, parts: Parts) -> None:
     (base.update if base is set else base.extend)(made, parts)
 
 
-def fixed_like(obj: Any) -> Making:
+def fixed_like(obj: object) -> Making:
     return partial(_made_fixed, _base_of(obj), type(obj)), leave
 
 
-def _made_fixed(base: Any, cls: type, parts: Parts) -> Any:
+def _made_fixed(base: type[Any], cls: type, parts: Parts) -> Any:
     return base.__new__(cls, parts)
 
 
-def array_like(obj: Any) -> Making:
+def array_like(obj: np.ndarray) -> Making:
     numbers = None if obj.dtype.kind == "O" else obj.view(np.ndarray)
     return partial(_made_array, type(obj), obj.shape, numbers), _fill_array
 
 
-def _made_array(cls: type, shape: tuple[int, ...], numbers: Any, parts: Parts) -> Any:
+def _made_array(cls: type, shape: tuple[int, ...], numbers: np.ndarray | None, parts: Parts) -> Any:
     del parts
     made = np.empty(shape, object) if numbers is None else numbers
     return made if cls is np.ndarray else made.view(cls)
 
 
-def _fill_array(made: Any, parts: Parts) -> None:
+def _fill_array(made: np.ndarray, parts: Parts) -> None:
     plain = made.view(np.ndarray)
     for index, part in enumerate(parts):
         plain.flat[index] = part
 
 
-def of_weak_keys(obj: Any) -> Parts:
+def of_weak_keys(obj: weakref.WeakKeyDictionary[Any, Any]) -> Parts:
     items = list(obj.items())
     return [*(key for key, _ in items), *(item for _, item in items)]
 
 
-def fill_weak_keys(made: Any, parts: Parts) -> None:
+def fill_weak_keys(made: weakref.WeakKeyDictionary[Any, Any], parts: Parts) -> None:
     half = len(parts) // 2
     made.update(zip(parts[:half], parts[half:], strict=True))
 
@@ -327,7 +330,7 @@ def fill_weak_keys(made: Any, parts: Parts) -> None:
 # What is looked into, and never made again
 
 
-def inside(obj: Any) -> Parts:
+def inside(obj: object) -> Parts:
     if isinstance(obj, BaseException):
         return [*obj.args, *obj.__dict__.values()]
     if isinstance(obj, GeneratorType):
@@ -335,7 +338,7 @@ def inside(obj: Any) -> Parts:
     return [obj.get(None)] if isinstance(obj, ContextVar) else gc.get_referents(obj)
 
 
-def wrapped_in(obj: Any) -> Parts:
+def wrapped_in(obj: object) -> Parts:
     names = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
     return [getattr(obj, name) for name in names if hasattr(obj, name)]
 
@@ -354,7 +357,7 @@ def words_of_code(code: CodeType) -> Parts:
     return [code.co_name, *counts, code.co_flags, code.co_code, getattr(code, "co_exceptiontable", b""), *names]
 
 
-def computed_by(ufunc: Any) -> Parts:
+def computed_by(ufunc: np.ufunc) -> Parts:
     """Return the function that `numpy.frompyfunc` was given; there is none in numpy's own."""
     return [part for part in gc.get_referents(ufunc) if callable(part)]
 

@@ -77,7 +77,7 @@ class States:
         self.kept: list[Any] = []
         self._scopes = Scopes()
 
-    def of(self, part: Any, names: tuple[str, ...]) -> str:
+    def of(self, part: object, names: tuple[str, ...]) -> str:
         """Return the digest of a part, for a function that knows some names."""
         self._scopes.meet(names)
         writer = self._writer()
@@ -129,7 +129,7 @@ class _Writer:
         else:
             self._object(part, kind_of(kind))
 
-    def _alone(self, part: Any) -> str:
+    def _alone(self, part: object) -> str:
         """Return a digest of a part by itself, which may lead to what it is a part of."""
         writer = _Writer(self._here, self._kept)
         writer._seen, writer._alive, writer.scopes = dict(self._seen), self._alive, self.scopes
@@ -188,7 +188,7 @@ class _Writer:
         else:
             self._instance(part)
 
-    def _opened(self, part: Any, kind: Kind, copied: Container[int] = ()) -> None:
+    def _opened(self, part: object, kind: Kind, copied: Container[int] = ()) -> None:
         """Add an object as the table of kinds has it."""
         cls = type(part)
         said, parts = kind.opened(part)
@@ -198,7 +198,7 @@ class _Writer:
         else:
             self._all("parts", len(parts), sorted(map(self._alone, parts)))
 
-    def _in_c(self, part: Any) -> None:
+    def _in_c(self, part: object) -> None:
         """Add what an object holds that is no attribute; it goes by its identity if it says nothing of that."""
         try:
             self._instance(part)
@@ -207,11 +207,11 @@ class _Writer:
                 raise
             self._itself(part, self._kept)
 
-    def _itself(self, part: Any, kept: list[Any]) -> None:
+    def _itself(self, part: object, kept: list[Any]) -> None:
         kept.append(part)
         self._say("itself", id(part))
 
-    def _named(self, part: Any) -> None:
+    def _named(self, part: object) -> None:
         module = str(getattr(part, "__module__", None))
         name = str(getattr(part, "__qualname__", getattr(part, "__name__", repr(part))))
         self._say("named", module, name, version_of(module))
@@ -269,7 +269,7 @@ class _Writer:
                         self._say(self._alone(value))
             self._all("bases", len(cls.__bases__), CLASS.parts(cls))
 
-    def _instance(self, part: Any) -> None:
+    def _instance(self, part: object) -> None:
         """Add an object by what it is made of again: as pickle would."""
         if isinstance(part, Portable):  # without packing it
             self._all("portable", 2, (type(part), part.state()))

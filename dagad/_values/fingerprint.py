@@ -141,7 +141,7 @@ class _Look:
         while self._scopes is not None and (fresh := self._scopes.fresh()):
             self.take(fresh)
 
-    def _open(self, part: Any, cls: Any, kind: Kind) -> None:
+    def _open(self, part: object, cls: Any, kind: Kind) -> None:
         atoms, key = self.atoms, id(part)
         if kind is FUNCTION or kind in HOMES:
             if key in self._seen:
@@ -177,7 +177,7 @@ class _Look:
             return [*said, *parts, *kind.named(part, used)]
         return [*said, *parts, *kind.named(part, ())]
 
-    def _tells_all(self, part: Any, cls: Any, kind: Kind) -> bool:
+    def _tells_all(self, part: object, cls: Any, kind: Kind) -> bool:
         """Return whether all that may change of something is in its parts, and these are few."""
         if kind is FUNCTION:
             return not part.__dict__  # autograd's primitives, and whatever else has been decorated
@@ -214,7 +214,7 @@ def identity_of(fun: Any) -> Hashable:
     return (type(fun), inner.__code__) if _is_bare(inner) else _identity(fun, set())
 
 
-def _is_bare(fun: Any) -> bool:
+def _is_bare(fun: object) -> bool:
     """Return whether something is a function that holds no other."""
     return type(fun) is FunctionType and not (fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__)
 
@@ -245,7 +245,7 @@ def _out_of_cells(parts: Sequence[Any]) -> Iterator[Any]:
         yield from contents_of(part) if type(part) is CellType else (part,)
 
 
-def _itself(fun: Any) -> Hashable:
+def _itself(fun: object) -> Hashable:
     """Return a weak reference to a function that has no code, else its type."""
     kind: Any = type(fun)
     try:

@@ -25,7 +25,7 @@ _PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 _HAVE_A_NAME = (type, FunctionType, type(np.sum))
 
 
-def own(obj: Any, name: str, default: Any = None) -> Any:
+def own(obj: object, name: str, default: object = None) -> Any:
     """Return an attribute as an object has it: no ``__getattr__`` of the user's runs."""
     try:
         return _own(obj, name)
@@ -36,7 +36,7 @@ def own(obj: Any, name: str, default: Any = None) -> Any:
 _own = object.__getattribute__
 
 
-def root_of(thing: Any) -> str:
+def root_of(thing: object) -> str:
     """Return the top-level package that a module or a class belongs to."""
     home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
     return str(home).partition(".")[0]
@@ -67,7 +67,7 @@ def is_file_of_packages(file: str | None) -> bool:
     return file in (None, "built-in", "frozen") or any(Path(str(file)).is_relative_to(path) for path in _PACKAGES)
 
 
-def is_own_module(part: Any) -> bool:
+def is_own_module(part: object) -> bool:
     """Return whether something is a module of nobody's package."""
     return isinstance(part, ModuleType) and not is_installed(part.__name__)
 
@@ -111,7 +111,7 @@ def _found(module: str, name: str) -> Any:
     return found
 
 
-def goes_by_name(part: Any) -> bool:
+def goes_by_name(part: object) -> bool:
     """Return whether another process finds a thing under its name, so that pickling it would not show any change."""
     if isinstance(part, _HAVE_A_NAME):
         return is_importable(part)
@@ -120,7 +120,7 @@ def goes_by_name(part: Any) -> bool:
     return isinstance(part, ModuleType) and is_imported(part.__name__) and sys.modules[part.__name__] is part
 
 
-def is_of_a_package(part: Any) -> bool:
+def is_of_a_package(part: object) -> bool:
     """Return whether a thing goes by its name and belongs to an installed package, so that nobody changes it."""
     if isinstance(part, ModuleType):
         return is_installed(part.__name__)

@@ -39,12 +39,12 @@ from dagad._values.partition import Partition
 from dagad._values.pytree import TreeDef, metadata_of
 
 
-def _none(obj: Any) -> Parts:
+def _none(obj: object) -> Parts:
     del obj
     return ()
 
 
-def _nothing(obj: Any, names: Iterable[str]) -> Iterable[tuple[str, Any]]:
+def _nothing(obj: object, names: Iterable[str]) -> Iterable[tuple[str, Any]]:
     del obj, names
     return ()
 
@@ -78,11 +78,11 @@ class Kind:
     is_ordered: bool = True
     needs_table: bool = False
 
-    def parts(self, obj: Any) -> Parts:
+    def parts(self, obj: object) -> Parts:
         own = attributes_of(obj)[1] if self.attributes else ()
         return [*self.first(obj), *self.rest(obj), *own]
 
-    def opened(self, obj: Any) -> tuple[list[Any], list[Any]]:
+    def opened(self, obj: object) -> tuple[list[Any], list[Any]]:
         """Return what tells an object from others of the same parts, counts and names, and its parts."""
         first, rest, words = self.first(obj), self.rest(obj), self.words(obj)
         said, parts = [len(first), len(rest), len(words), *words], [*first, *rest]
@@ -92,14 +92,14 @@ class Kind:
             parts += values
         return said, parts
 
-    def label(self, obj: Any, index: int) -> str:
+    def label(self, obj: object, index: int) -> str:
         """Return how the user would call one of the parts."""
         n_parts = len(self.first(obj)) + len(self.rest(obj))
         if index >= n_parts:
             return attribute_label(attributes_of(obj)[0][index - n_parts])
         return self.labels if isinstance(self.labels, str) else self.labels(obj)[index]
 
-    def reduced(self, obj: Any) -> tuple[Any, ...]:
+    def reduced(self, obj: object) -> tuple[Any, ...]:
         """Return how pickle makes an object again."""
         make, fill = self.making(obj)
         keys, values = attributes_of(obj) if self.attributes else ((), ())

@@ -11,9 +11,8 @@ from importlib import util
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
-from dagad._types import Value
-
 Named = list[tuple[str, Any]]
+Unnamed = Callable[[type, str, Any, Container[str]], bool]  # whether what is in a class counts, though nobody names it
 _BY_WORDS = frozenset({"getattr", "attrgetter", "globals", "vars", "__dict__"})
 _IMPORTERS = frozenset({"import_module", "__import__", "modules"})
 
@@ -84,7 +83,7 @@ def of_class(cls: type, names: Iterable[str] = ()) -> Named:
     return [(name, value) for name, value in list(vars(cls).items()) if not _is_of_python(name, value)]
 
 
-def _is_of_python(name: str, value: Value) -> bool:
+def _is_of_python(name: str, value: object) -> bool:
     if name in _OF_PYTHON or name.startswith(("__dataclass_", "__attrs_")):
         return not isinstance(value, CODE)
     return isinstance(value, _DESCRIPTORS)
@@ -108,7 +107,7 @@ class Scopes:
 
     __slots__ = ("_homes", "_met", "_names", "_unnamed")
 
-    def __init__(self, unnamed: Callable[[type, str, Any, Container[str]], bool] | None = None) -> None:
+    def __init__(self, unnamed: Unnamed | None = None) -> None:
         self._unnamed = unnamed
         self._met: set[str] = set()
         self._names: list[str] = []
@@ -119,7 +118,7 @@ class Scopes:
         self._met.update(fresh)
         self._names += fresh
 
-    def enter(self, home: Any) -> None:
+    def enter(self, home: object) -> None:
         """Add a module or a class."""
         if id(home) not in self._homes:
             self._homes[id(home)] = _Home(home)
@@ -145,7 +144,7 @@ class _Home:
         self.members: dict[str, Any] = dict(of_class(home)) if self.is_class else vars(home)
         self.returned: set[str] = set()
 
-    def not_returned(self, names: list[str], unnamed: Any, met: set[str]) -> list[str]:
+    def not_returned(self, names: list[str], unnamed: Unnamed | None, met: set[str]) -> list[str]:
         found = [name for name in names if name in self.members and name not in self.returned]
         if self.is_class and unnamed is not None and (self.n_names == 0 or self.home.__name__ in names):
             found += [

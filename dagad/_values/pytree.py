@@ -17,7 +17,7 @@ from autograd.extend import Box
 
 from dagad._ending import end_other_threads
 from dagad._errors import StructureError
-from dagad._types import AnyRows, Cotangent, Leaf, Tree, Value
+from dagad._types import AnyRows, Cotangent, Function, Leaf, Tree, Value
 
 NAMESPACE = "dagad"  # where records are looked up; it inherits what is registered globally
 TreeDef = optree.PyTreeSpec
@@ -61,7 +61,7 @@ def subtrees(treedef: TreeDef, tree: Tree) -> list[Any]:
         raise StructureError(f"A cotangent has another structure than the value that it belongs to. {error}") from None
 
 
-def by_prefix(prefix: Any, tree: Tree) -> list[Any]:
+def by_prefix(prefix: Tree, tree: Tree) -> list[Any]:
     """Return for each leaf of a tree, None among them, what stands there or further up in `prefix`.
 
     Raises
@@ -101,7 +101,7 @@ def is_sequence(treedef: TreeDef) -> bool:
     return treedef.kind in _SEQUENCES
 
 
-def is_leaf(obj: Any) -> bool:
+def is_leaf(obj: Tree) -> bool:
     """Return whether something has no parts; None is a leaf too."""
     leaf: bool = optree.tree_is_leaf(obj, none_is_leaf=True, namespace=NAMESPACE)
     return leaf
@@ -164,14 +164,14 @@ def cast_like(cotangent: Cotangent, leaf: Leaf, what: str) -> Any:
     return cast(cotangent, leaf)
 
 
-def fitted(part: Any, leaf: Leaf, what: str) -> Any:
+def fitted(part: Cotangent, leaf: Leaf, what: str) -> Any:
     """Return a tangent or cotangent as `cast_like` does; what is None, traced or of Shards as it is."""
     if part is None or is_traced(part) or is_traced(leaf) or is_placed(leaf):
         return part
     return cast_like(part, leaf, what)
 
 
-def dense(part: Any, leaf: Leaf, what: str) -> Any:
+def dense(part: Cotangent, leaf: Leaf, what: str) -> Any:
     """Return a tangent or cotangent as `fitted` does; zeros for None."""
     return zeros_like(leaf) if part is None else fitted(part, leaf, what)
 
@@ -293,7 +293,7 @@ def by_column(tree: Tree) -> Any:
     return unflatten(treedef, [dict(leaf) if getattr(type(leaf), "has_columns", False) else leaf for leaf in leaves])
 
 
-def is_list(obj: Any) -> bool:
+def is_list(obj: object) -> bool:
     """Return whether something is a list: those are rows, all else is structure."""
     return isinstance(obj, list)
 
@@ -305,7 +305,7 @@ def metadata_of(treedef: TreeDef) -> list[tuple[Any, ...]]:
     """
     found: list[tuple[Any, ...]] = []
 
-    def note(cls: type, held: Any, children: Sequence[Any]) -> None:
+    def note(cls: type, held: object, children: Sequence[Any]) -> None:
         nodes = tuple([index for index, child in enumerate(children) if child is None])
         of_python = cls in _BUILT_IN or cls is type(None)
         found.append((cls.__name__, _fixed(held), len(children), nodes) if of_python else (cls, held, nodes))
@@ -315,14 +315,14 @@ def metadata_of(treedef: TreeDef) -> list[tuple[Any, ...]]:
     return found
 
 
-def _fixed(held: Any) -> Any:
+def _fixed(held: object) -> Any:
     """Return the keys of a dict as a tuple; those of one with a factory stand beside it."""
     if type(held) is list:
         return tuple(held)
     return (held[0], tuple(held[1])) if type(held) is tuple else held
 
 
-def is_structure(obj: Any) -> bool:
+def is_structure(obj: object) -> bool:
     """Return whether something is a class that trees consist of, or that describes them."""
     if not isinstance(obj, type):
         return False
@@ -343,7 +343,11 @@ def registration(cls: type) -> tuple[Any, ...] | None:
 
 
 def register(
-    cls: type, flatten_func: Any, unflatten_func: Any, entry_type: Any = optree.AutoEntry, namespace: str = NAMESPACE
+    cls: type,
+    flatten_func: Function,
+    unflatten_func: Function,
+    entry_type: type[optree.PyTreeEntry] = optree.AutoEntry,
+    namespace: str = NAMESPACE,
 ) -> None:
     """Register a record, unless that has been done."""
     if registration(cls) is None:

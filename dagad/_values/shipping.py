@@ -21,13 +21,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import cloudpickle
 import numpy as np
 
 from dagad._errors import ClosureError, PortabilityError
-from dagad._types import Array, Function, Value
+from dagad._types import Array
 from dagad._values import pytree
 from dagad._values.contents import makes_anew, value_like, variables_of
 from dagad._values.homes import is_importable
@@ -93,13 +93,13 @@ def register(primitives: Primitives) -> None:
     _PRIMITIVES.append(primitives)
 
 
-def as_primitive(function: Function) -> Primitives | None:
+def as_primitive(function: object) -> Primitives | None:
     """Return how a primitive travels. Attributes say nothing: a decorator copies those of what it decorates."""
     code = getattr(function, "__code__", None)
     return next((each for each in _PRIMITIVES if each.code is code), None)
 
 
-def _home(ufunc: Any) -> str:
+def _home(ufunc: object) -> str:
     """Return the name of a module that has a ufunc: in Python the search is right, pickle has its own in C."""
     name: str = pickle.whichmodule(ufunc, ufunc.__name__)  # type: ignore[attr-defined]  # typeshed lacks it
     return name
@@ -117,7 +117,9 @@ def _reduce_array(array: Array) -> tuple[Any, ...]:
     return _restore_array, (pickle.PickleBuffer(flat), array.dtype.str, array.shape, order)
 
 
-def _restore_array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
+def _restore_array(
+    buffer: bytes | bytearray | memoryview, dtype: str, shape: tuple[int, ...], order: Literal["C", "F"]
+) -> np.ndarray[Any, Any]:
     if 0 in shape:
         return np.empty(shape, np.dtype(dtype), order)
     array = np.frombuffer(buffer, np.dtype(dtype)).reshape(shape, order=order)
@@ -139,7 +141,7 @@ class Parcel:
 
     __slots__ = ("_contents", "_lock", "payload", "python", "singletons")
 
-    def __init__(self, payload: tuple[Any, ...], python: str, contents: Any = None) -> None:
+    def __init__(self, payload: tuple[Any, ...], python: str, contents: object = None) -> None:
         self.payload, self.python, self._contents = payload, python, contents
         self.singletons: tuple[Any, ...] = ()
         self._lock = threading.Lock()
@@ -190,7 +192,7 @@ def _parcel(python: str, *payload: Any) -> Parcel:
     return Parcel(payload, python)
 
 
-def pack(obj: Any) -> Parcel:
+def pack(obj: object) -> Parcel:
     """Pickle something for another process; what can't be pickled is refused by its name."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
@@ -219,7 +221,7 @@ class _Noting(Pickler):
         super().__init__(io.BytesIO(), protocol=5, buffer_callback=_drop)
         self.met: list[Any] = []
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         """Note an object."""
         self.met.append(obj)
         return super().reducer_override(obj)
@@ -229,7 +231,7 @@ def _drop(buffer: pickle.PickleBuffer) -> None:
     del buffer
 
 
-def _what_cannot(obj: Any) -> str:
+def _what_cannot(obj: object) -> str:
     """Return what can't be pickled, by the name that a user's function has for it."""
     pickler = _Noting()
     with contextlib.suppress(Exception):
@@ -249,7 +251,7 @@ def _what_cannot(obj: Any) -> str:
     return "A chunk function or its data" if innermost is None else f"`{innermost.__qualname__}`, or what it holds,"
 
 
-def _fails(obj: Any) -> bool:
+def _fails(obj: object) -> bool:
     try:
         Pickler(io.BytesIO(), protocol=5, buffer_callback=_drop).dump(obj)
     except Exception:
@@ -280,7 +282,7 @@ class Portable:
             self._parcel = pack(_Recipe(type(self), self.state()))
             return self._parcel
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return self.parcel().__reduce_ex__(protocol)
 
 
@@ -295,7 +297,7 @@ class _Recipe:
         return cls, state
 
 
-def opened(obj: Any) -> Any:
+def opened(obj: object) -> Any:
     """Return what a parcel holds; anything else as it is."""
     return obj.open() if type(obj) is Parcel else obj
 
@@ -326,7 +328,7 @@ class Singletons:
             self._found[number] = now  # the next look compares by identity again
         return True
 
-    def _is_same(self, one: Any, other: Any) -> bool:
+    def _is_same(self, one: object, other: object) -> bool:
         if one is other:
             return True
         if type(one) is not type(other):
@@ -336,7 +338,7 @@ class Singletons:
         except Exception:  # what can't be pickled can't have arrived by pickle: somebody here has put it there
             return False
 
-    def _content(self, value: Value) -> list[bytes]:
+    def _content(self, value: object) -> list[bytes]:
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         _Content(self._parts, file, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -350,11 +352,11 @@ class _Content(Pickler):
         super().__init__(*args, **kwargs)
         self._numbers = {id(part): number for number, part in enumerate(parts)}
 
-    def persistent_id(self, obj: Any) -> int | None:
+    def persistent_id(self, obj: object) -> int | None:
         return self._numbers.get(id(obj))
 
 
-def _state(part: Any) -> dict[Any, Any]:
+def _state(part: object) -> dict[Any, Any]:
     if isinstance(part, type):
         return dict(of_class(part))
     how = as_primitive(part)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import ClosureError
-from dagad._types import Value
 from dagad._values import names
 from dagad._values.contents import contents_of
 from dagad._values.homes import is_closed, root_of
@@ -74,7 +73,7 @@ class Walk:
     ==========  ======================================================================================
     """
 
-    def __init__(self, fun: Any, traced: Container[type] = TRACED) -> None:
+    def __init__(self, fun: object, traced: Container[type] = TRACED) -> None:
         self._traced = traced
         self.boxes: dict[int, Any] = {}
         self._reached: dict[int, Any] = {}
@@ -111,7 +110,7 @@ class Walk:
                 if cls.__module__ != "builtins":
                     self._enter(cls, cls.__name__, id(obj))
 
-    def _take(self, obj: Any, kind: Kind) -> None:
+    def _take(self, obj: object, kind: Kind) -> None:
         objects, owner = self._objects, id(obj)
         if kind in CONTAINERS and self._is_plain(obj):
             return
@@ -172,7 +171,7 @@ class Walk:
                 fresh = True
             self._look(self._reached)
 
-    def _reach(self, value: Value, way: str, label: str, owner: int) -> None:
+    def _reach(self, value: object, way: str, label: str, owner: int) -> None:
         if type(value) in _PLAIN and not (type(value) is np.ndarray and value.dtype.kind == "O"):
             return
         if kind_of(type(value)) in HOMES:
@@ -261,7 +260,7 @@ def leading_to(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[
 _WEAK = (weakref.ref, weakref.WeakKeyDictionary)
 
 
-def _runs_unnamed(traced: Container[type], cls: type, key: str, value: Value, known: Container[str]) -> bool:
+def _runs_unnamed(traced: Container[type], cls: type, key: str, value: object, known: Container[str]) -> bool:
     """Return whether what is in a class counts though no code names it."""
     if type(value) in traced:
         return True
@@ -270,5 +269,5 @@ def _runs_unnamed(traced: Container[type], cls: type, key: str, value: Value, kn
     return key not in _MAKERS or cls.__name__ in known
 
 
-def _is_code(value: Value) -> bool:
+def _is_code(value: object) -> bool:
     return kind_of(type(value)) in (DESCRIPTOR, CACHED) or type(value) is FunctionType

@@ -77,7 +77,7 @@ class Evaluations:
         """How long an evaluation takes on average."""
         return self.seconds / self.count if self.count else 0.0
 
-    def iterated(self, xk: Any = None, *state: Any, intermediate_result: Any = None, **more: Any) -> None:
+    def iterated(self, xk: object = None, *state: Any, intermediate_result: object = None, **more: Any) -> None:
         """Take note of a step of an optimiser; it is what scipy calls a ``callback``.
 
         Parameters

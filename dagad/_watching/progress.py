@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from dagad._errors import ArgumentsError
 from dagad._executors.profile import Profile
@@ -22,7 +22,7 @@ def progress(
     show: bool | None = None,
     every: float = 1.0,
     callback: Callable[[Profile], Any] | None = None,
-    file: Any = None,
+    file: TextIO | None = None,
 ) -> contextlib.AbstractContextManager[Evaluations]:
     """Show the evaluations of a ``with`` block: how far each is, and a line for each that is over.
 
@@ -93,7 +93,7 @@ def progress(
 
 @contextlib.contextmanager
 def _shown(
-    show: bool | None, every: float, callback: Callable[[Profile], Any] | None, file: Any
+    show: bool | None, every: float, callback: Callable[[Profile], Any] | None, file: TextIO | None
 ) -> Iterator[Evaluations]:
     display = Display(screen_for(show, file), every=every, callback=callback)
     try:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from dagad._html import bar_row, element, table
 from dagad._watching.display import HEAD, Bar, Frame, Screen
@@ -23,7 +23,7 @@ BETWEEN_BARS = 10.0  # seconds, in lines, between two looks at an evaluation tha
 _TERMINAL = threading.Lock()
 
 
-def screen_for(show: bool | None, file: Any) -> Screen | None:
+def screen_for(show: bool | None, file: TextIO | None) -> Screen | None:
     """Return what to draw on: nothing where nobody looks, unless that is asked for."""
     if show is False:
         return None
@@ -35,7 +35,7 @@ def screen_for(show: bool | None, file: Any) -> Screen | None:
     return Lines(stream) if show and stream is not None else None
 
 
-def _is_terminal(stream: Any) -> bool:
+def _is_terminal(stream: TextIO) -> bool:
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):  # no file, or a closed one
@@ -76,7 +76,7 @@ def bar_of(bar: Bar) -> str:
 class Terminal:
     """A terminal, by rich: lines go up, bars stay below them."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._shown: Any = None
 
@@ -139,7 +139,7 @@ def _gone() -> None:
 class PlainTerminal:
     """A terminal without rich: lines go up, the last line is how far it is."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream, self._length = stream, 0
 
     def open(self) -> bool:
@@ -165,7 +165,7 @@ class PlainTerminal:
 class Lines:
     """A file: nothing in it is written twice."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream, self._next_look = stream, 0.0
 
     def open(self) -> bool:

@@ -66,7 +66,7 @@ def _watchers() -> tuple[Watcher, ...]:
     return (*found, Logged()) if logger.isEnabledFor(logging.DEBUG) else found
 
 
-def _configured(asked: Any) -> Display:
+def _configured(asked: object) -> Display:
     """Return the display that the setting asks for."""
     if asked is not True and asked != "always":
         raise ArgumentsError(

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._types import AnyNode, Tree
+from dagad._types import Array, Tree
 from dagad._values import pytree
+from dagad._values.pytree import TreeDef
 from dagad.interop._parameters import Parameters
 
 Ends = tuple[Any, Any]  # the low and the high ones, as vectors
 
 
-def ends_of_pairs(bounds: Any, shape: tuple[int, ...], name: str) -> Ends:
+def ends_of_pairs(bounds: Sequence[Any], shape: tuple[int, ...], name: str) -> Ends:
     """Return the ends for an array by a pair for each number: what `scipy.optimize.minimize` takes."""
     size, remedy = int(np.prod(shape)), _for_minimize(shape)
     if _is_pair_of_numbers(bounds):
@@ -33,12 +34,12 @@ def ends_of_pairs(bounds: Any, shape: tuple[int, ...], name: str) -> Ends:
         raise StructureError(f"The bounds of {name} are {bounds!r}. {remedy}") from None
 
 
-def ends_of_two(bounds: Any, shape: tuple[int, ...], name: str) -> Ends:
+def ends_of_two(bounds: Tree, shape: tuple[int, ...], name: str) -> Ends:
     """Return the ends for an array by the low ones and the high ones: what `scipy.optimize.least_squares` takes."""
     return _ends(bounds, shape, name)
 
 
-def ends_of_tree(parameters: Parameters, bounds: Any) -> Ends:
+def ends_of_tree(parameters: Parameters, bounds: Tree) -> Ends:
     """Return the ends by a pair at each leaf."""
     pairs = _up_to(parameters, bounds, "a pair `(low, high)`")
     for pair, shape, name in zip(pairs, parameters.shapes, parameters.names, strict=True):
@@ -53,7 +54,7 @@ def ends_of_tree(parameters: Parameters, bounds: Any) -> Ends:
     return np.concatenate(low), np.concatenate(high)
 
 
-def ends_of_bounds(parameters: Parameters, low: Any, high: Any, feasible: Any) -> tuple[Any, Any, Any]:
+def ends_of_bounds(parameters: Parameters, low: Array, high: Array, feasible: Array) -> tuple[Any, Any, Any]:
     """Return the ends by what scipy's `Bounds` hold, and which it is to stay within: pytrees, in arrays of objects."""
     return (
         _spread(parameters, low, -np.inf, "the low ends"),
@@ -62,7 +63,7 @@ def ends_of_bounds(parameters: Parameters, low: Any, high: Any, feasible: Any) -
     )
 
 
-def _spread(parameters: Parameters, held: Any, nowhere: float, what: str) -> Any:
+def _spread(parameters: Parameters, held: Tree, nowhere: float, what: str) -> Any:
     """Return what one of `Bounds` is for each number."""
     only = held.reshape(-1)[0] if held.size == 1 else None
     if held.size == 1 and _is_one_end(only):
@@ -80,7 +81,7 @@ def _spread(parameters: Parameters, held: Any, nowhere: float, what: str) -> Any
     return np.concatenate(parts)
 
 
-def _in_sequence(parameters: Parameters, held: Any, what: str) -> list[Any]:
+def _in_sequence(parameters: Parameters, held: Tree, what: str) -> list[Any]:
     """Return the ends of the leaves from a list or tuple of them, of which scipy has made an array."""
     children = parameters.treedef.children()
     if not pytree.is_sequence(parameters.treedef) or len(children) != len(held):
@@ -104,7 +105,7 @@ def _up_to(parameters: Parameters, tree: Tree, what: str) -> list[Any]:
         ) from None
 
 
-def _up_to_one(child: Any, part: Any, parameters: Parameters, what: str) -> Sequence[Any]:
+def _up_to_one(child: TreeDef, part: Tree, parameters: Parameters, what: str) -> Sequence[Any]:
     if _is_one_end(part):  # one end for all, of which scipy has made as many as the other ends are
         return [part] * child.num_leaves
     try:
@@ -126,7 +127,7 @@ def _unlike(parameters: Parameters, what: str) -> str:
     )
 
 
-def _ends(pair: Any, shape: tuple[int, ...], name: str) -> Ends:
+def _ends(pair: Tree, shape: tuple[int, ...], name: str) -> Ends:
     """Return the low and the high ends of a leaf."""
     try:
         low, high = (None, None) if pair is None else pair
@@ -138,25 +139,25 @@ def _ends(pair: Any, shape: tuple[int, ...], name: str) -> Ends:
         ) from None
 
 
-def _end(end: AnyNode, shape: tuple[int, ...], nowhere: float) -> Any:
+def _end(end: Array, shape: tuple[int, ...], nowhere: float) -> Any:
     parts = np.array(end, object)  # there may be a None among them
     parts.flat[:] = [nowhere if part is None else part for part in parts.flat]
     return np.ravel(np.broadcast_to(parts.astype(float), shape))
 
 
-def _is_one_end(end: AnyNode) -> bool:
+def _is_one_end(end: object) -> bool:
     return end is None or isinstance(end, int | float | np.generic)
 
 
-def _is_pair_of_numbers(bounds: Any) -> bool:
+def _is_pair_of_numbers(bounds: Tree) -> bool:
     return isinstance(bounds, tuple | list) and len(bounds) == 2 and all(map(_is_number_or_none, bounds))
 
 
-def _is_number_or_none(end: AnyNode) -> bool:
+def _is_number_or_none(end: Array) -> bool:
     return end is None or np.ndim(end) == 0  # what is no number either is refused where it is read
 
 
-def _may_be_two_pairs(pair: Any) -> bool:
+def _may_be_two_pairs(pair: Tree) -> bool:
     """Return whether a pair for a leaf of two numbers holds pairs: arrays are ends, as nobody writes pairs so."""
     if isinstance(pair, np.ndarray):
         return np.shape(pair) == (2, 2)

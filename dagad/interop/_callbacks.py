@@ -18,7 +18,7 @@ def with_pytrees(callback: Callable[..., Any] | None, tree: Callable[[Any], Any]
         return None
     if _names_of_arguments(callback) == ["intermediate_result"]:
 
-        def of_result(intermediate_result: Any) -> Any:
+        def of_result(intermediate_result: object) -> Any:
             found = intermediate_result
             if not isinstance(found, optimize.OptimizeResult):  # SLSQP of scipy before 1.16 has the vector alone
                 found = optimize.OptimizeResult(x=found)

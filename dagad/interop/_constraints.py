@@ -38,7 +38,7 @@ def prepared(each: list[Any], parameters: Parameters, method: str) -> list[Any]:
     return [_prepared(one, f"Constraint {place}", parameters, method.lower()) for place, one in enumerate(each)]
 
 
-def listed(constraints: Any) -> list[Any]:
+def listed(constraints: object) -> list[Any]:
     """Return the constraints, of which scipy takes one or several."""
     if constraints is None:
         return []
@@ -49,7 +49,7 @@ def listed(constraints: Any) -> list[Any]:
     return list(constraints)
 
 
-def _prepared(constraint: Any, name: str, parameters: Parameters, method: str) -> Any:
+def _prepared(constraint: object, name: str, parameters: Parameters, method: str) -> Any:
     if isinstance(constraint, optimize.LinearConstraint):
         return _linear(constraint, name, parameters)
     if isinstance(constraint, optimize.NonlinearConstraint):
@@ -71,7 +71,7 @@ def _prepared(constraint: Any, name: str, parameters: Parameters, method: str) -
     return _with_derivatives(flat, 0.0, high, method)
 
 
-def _linear(constraint: Any, name: str, parameters: Parameters) -> Any:
+def _linear(constraint: optimize.LinearConstraint, name: str, parameters: Parameters) -> Any:
     n_columns, size = constraint.A.shape[1], parameters.x0.size
     if n_columns == size:
         return constraint
@@ -81,7 +81,7 @@ def _linear(constraint: Any, name: str, parameters: Parameters) -> Any:
     )
 
 
-def _nonlinear(constraint: Any, name: str, parameters: Parameters, method: str) -> Any:
+def _nonlinear(constraint: optimize.NonlinearConstraint, name: str, parameters: Parameters, method: str) -> Any:
     jac = None if isinstance(constraint.jac, str) and constraint.jac == "2-point" else constraint.jac  # its default
     flat = FlatConstraint(constraint.fun, name, parameters)
     flat.jac = _own_or(flat, jac, method)
@@ -99,7 +99,7 @@ def _nonlinear(constraint: Any, name: str, parameters: Parameters, method: str) 
 
 
 def _with_derivatives(
-    flat: FlatConstraint, low: Any, high: Any, method: str, *, hess: Any = None, **options: Any
+    flat: FlatConstraint, low: Array, high: Array, method: str, *, hess: object = None, **options: Any
 ) -> Any:
     """Return scipy's constraint with second derivatives too, where the method asks for these."""
     if method == "trust-constr" and (hess is None or _is_default(hess)) and callable(flat.jac):
@@ -111,7 +111,7 @@ def _with_derivatives(
     return optimize.NonlinearConstraint(flat.value, low, high, flat.jac, hess, **options)
 
 
-def _is_default(hess: Any) -> bool:
+def _is_default(hess: object) -> bool:
     """Return whether this is the `BFGS()` that scipy puts where nothing was given; it has no setting of the user's."""
     if type(hess) is not optimize.BFGS:
         return False
@@ -140,7 +140,7 @@ LEFT_OUT = (
 )
 
 
-def _own_or(flat: FlatConstraint, jac: Any, method: str) -> Any:
+def _own_or(flat: FlatConstraint, jac: object, method: str) -> Any:
     """Return what gives the Jacobian: dagad, the user's function, or scipy by finite differences where it was told."""
     if jac is None:
         return DIFFERENCES[0] if method in VALUES_ONLY else flat.jacobian  # scipy asks for one, and uses it for nothing
@@ -197,7 +197,7 @@ class FlatConstraint:
         def weighted(p: Tree) -> Any:
             return anp.sum(np.array(v) * self._of_tree(p))
 
-        def product(direction: Any) -> Any:
+        def product(direction: Array) -> Any:
             tangent = self._parameters.tree(np.ravel(direction))
             return self._parameters.flat(hvp(weighted, (tree,), (tangent,))[0])
 
@@ -223,7 +223,7 @@ class FlatConstraint:
 
         return jacobian
 
-    def _is_tree_of_rows(self, found: Any, n_values: int) -> bool:
+    def _is_tree_of_rows(self, found: Tree, n_values: int) -> bool:
         """Return whether each leaf has the rows of all values; a matrix with rows and columns swapped has not."""
         leaves, treedef = pytree.flatten(found)
         if treedef != self._parameters.treedef:

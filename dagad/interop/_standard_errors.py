@@ -22,7 +22,9 @@ FAR = 0.1  # how many standard errors a minimum may be away before somebody is t
 LIKE = 0.6  # how much of the curvature of a loss that of `losses` has to be, and the other way round
 
 
-def check_asked(cov_type: Any, losses: Any, rows: AnyRows, groups: Any, mean_over: Any, use_correction: bool) -> None:
+def check_asked(
+    cov_type: object, losses: object, rows: AnyRows, groups: object, mean_over: Any, use_correction: bool
+) -> None:
     """Raise unless what is given is what a covariance needs."""
     is_count = isinstance(mean_over, int | np.integer) and not isinstance(mean_over, bool)
     if not (mean_over is None or (is_count and mean_over > 0)):
@@ -63,7 +65,7 @@ def check_asked(cov_type: Any, losses: Any, rows: AnyRows, groups: Any, mean_ove
 # The bread
 
 
-def inverse(hessian: Any, parameters: Parameters, called: str) -> Any:
+def inverse(hessian: Array, parameters: Parameters, called: str) -> Any:
     """Return the inverse of a Hessian at a minimum; that of what is no minimum is refused."""
     labels = parameters.labels
     if not np.all(np.isfinite(hessian)):
@@ -97,7 +99,7 @@ def inverse(hessian: Any, parameters: Parameters, called: str) -> Any:
     return (vectors / values) @ vectors.T / np.outer(scales, scales)
 
 
-def check_optimum(gradient: Tree, covariance: Any, parameters: Parameters, called: str) -> None:
+def check_optimum(gradient: Tree, covariance: Array, parameters: Parameters, called: str) -> None:
     """Warn where the minimum is elsewhere, by a Newton step in standard errors."""
     step = covariance @ gradient
     away = np.abs(step) / np.sqrt(np.diag(covariance))
@@ -114,7 +116,7 @@ def check_optimum(gradient: Tree, covariance: Any, parameters: Parameters, calle
 
 
 def between(
-    losses: Callable[..., Any], rows: AnyRows, groups: Any, parameters: Parameters, x: Array, **how: Any
+    losses: Callable[..., Any], rows: AnyRows, groups: Array, parameters: Parameters, x: Array, **how: Any
 ) -> tuple[dict[str, Any], int | None]:
     """Return the sum of outer products of scores, with the number of rows and their loss, and the number of groups."""
     n_rows = read_sliced(rows)[0].n_rows
@@ -154,7 +156,7 @@ class ScoresOfGroups:
     def __init__(self, fun: Callable[..., Any], n_groups: int) -> None:
         self.fun, self.n_groups = fun, n_groups
 
-    def __call__(self, rows_and_codes: Any, p: Tree) -> Any:
+    def __call__(self, rows_and_codes: tuple[AnyRows, Array], p: Tree) -> Any:
         rows, codes = rows_and_codes
         each, scores = _scores(self.fun, rows, p)
         _check_count(self.fun, len(each), len(codes))
@@ -191,7 +193,7 @@ def _check_count(fun: Function, n_losses: int, n_rows: int) -> None:
 # Groups
 
 
-def _codes(groups: Any, n_rows: int) -> tuple[Any, int]:
+def _codes(groups: Array, n_rows: int) -> tuple[Any, int]:
     """Return the number of the group of each row, from 0, and how many there are."""
     # numpy would make words of numbers beside words, and a second axis of tuples
     is_listed = isinstance(groups, list | tuple)
@@ -208,7 +210,7 @@ def _codes(groups: Any, n_rows: int) -> tuple[Any, int]:
     return codes, n_groups
 
 
-def _numbered_by_numpy(names: Any) -> tuple[Any, int]:
+def _numbered_by_numpy(names: Array) -> tuple[Any, int]:
     distinct, codes = np.unique(names, return_inverse=True)
     if np.any(distinct != distinct):
         _refuse_missing()
@@ -235,7 +237,7 @@ def _numbered(names: list[Any]) -> tuple[Any, int]:
     return np.fromiter((places[name] for name in names), np.int64, len(names)), len(places)
 
 
-def _is_missing(name: Any) -> bool:
+def _is_missing(name: object) -> bool:
     if name is None or name is np.ma.masked:
         return True
     if isinstance(name, tuple):
@@ -275,8 +277,8 @@ def check_scale(value: float, loss: float, n_rows: int, mean_over: int | None, c
 def check_curvature(
     losses: Callable[..., Any],
     rows: AnyRows,
-    hessian: Any,
-    covariance: Any,
+    hessian: Array,
+    covariance: Array,
     parameters: Parameters,
     x: Array,
     called: str,

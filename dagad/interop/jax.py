@@ -169,7 +169,7 @@ def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, dir
     task = _Task(Objective.hessian_product, objective, wanted)
     whole, apart = ravel_pytree(list(direction))  # jax transposes with respect to all of it, or not at all
 
-    def product(_: Any, vector: Array) -> Any:
+    def product(_: object, vector: Array) -> Any:
         return ravel_pytree(_called(task, apart(vector), numbers, apart(vector)))[0]
 
     found: list[Any] = apart(jax.lax.custom_linear_solve(lambda vector: vector, whole, product, symmetric=True))
@@ -238,7 +238,7 @@ class _Task:
         )
 
 
-def _called(task: _Task, like: Any, *args: Any) -> Any:
+def _called(task: _Task, like: Tree, *args: Any) -> Any:
     """Have Python compute something: at once where jax knows the numbers, so that errors stay what they are."""
     parts, treedef = tree_flatten(like)
     task = dataclasses.replace(task, dtypes=tuple(part.dtype for part in parts))

@@ -17,7 +17,7 @@ import numpy as np
 from dagad._api.program import check_function
 from dagad._errors import DagadError, NotDifferentiableError, PortabilityError
 from dagad._tracebacks import public
-from dagad._types import AnyNode, Function, Leaf
+from dagad._types import Function, Leaf
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._objective import Objective
@@ -25,7 +25,7 @@ from dagad.interop._objective import Objective
 try:
     import pytensor.tensor as pt
     from pytensor.gradient import DisconnectedType
-    from pytensor.graph.basic import Apply
+    from pytensor.graph.basic import Apply, Variable
     from pytensor.graph.op import Op
     from pytensor.graph.rewriting.basic import node_rewriter
     from pytensor.tensor.rewriting.basic import register_canonicalize
@@ -157,7 +157,7 @@ class _OfObjective(Op):  # type: ignore[misc]  # PyTensor's types are not follow
     def pullback(self, inputs: Variables, outputs: Variables, cotangents: Variables) -> Any:
         return self.L_op(inputs, outputs, cotangents)  # as PyTensor 3 asks
 
-    def do_constant_folding(self, fgraph: Any, node: AnyNode) -> bool:
+    def do_constant_folding(self, fgraph: object, node: Apply) -> bool:
         return False  # to compile a graph is no reason to go through the data
 
 
@@ -167,13 +167,13 @@ class _Value(_OfObjective):
     def make_node(self, *inputs: Any) -> Any:
         return Apply(self, list(inputs), [pt.scalar(dtype="float64")])
 
-    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: list[list[Any]]) -> None:
         output_storage[0][0] = np.asarray(self.held.here.value(inputs))
 
-    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: object, node: Apply, input_shapes: Sequence[Any]) -> list[Any]:
         return [()]
 
-    def connection_pattern(self, node: AnyNode) -> list[list[bool]]:
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
         return [[place in _floats(node.inputs)] for place in range(len(node.inputs))]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
@@ -188,14 +188,14 @@ class _ValueAndGradient(_OfObjective):
         gradient = [inputs[place].type() for place in _floats(inputs)]
         return Apply(self, list(inputs), [pt.scalar(dtype="float64"), *gradient])
 
-    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: list[list[Any]]) -> None:
         value, gradient = self.held.here.value_and_gradient(inputs, _floats(node.inputs))
         _store([value, *gradient], node.outputs, output_storage)
 
-    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: object, node: Apply, input_shapes: Sequence[Any]) -> list[Any]:
         return [(), *(input_shapes[place] for place in _floats(node.inputs))]
 
-    def connection_pattern(self, node: AnyNode) -> list[list[bool]]:
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
         return [[place in _floats(node.inputs)] * len(node.outputs) for place in range(len(node.inputs))]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
@@ -219,13 +219,13 @@ class _HessianProduct(_OfObjective):
     def _wanted(self, inputs: Variables) -> tuple[int, ...]:
         return _floats(inputs[: self.held.objective.treedef.num_leaves])
 
-    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: list[list[Any]]) -> None:
         wanted, objective = self._wanted(node.inputs), self.held.here
         tangents = inputs[objective.treedef.num_leaves :]
         product = objective.hessian_product(inputs[: len(inputs) - len(tangents)], wanted, tangents)
         _store(product, node.outputs, output_storage)
 
-    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: object, node: Apply, input_shapes: Sequence[Any]) -> list[Any]:
         return [input_shapes[place] for place in self._wanted(node.inputs)]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
@@ -237,7 +237,7 @@ class _HessianProduct(_OfObjective):
 
 @register_canonicalize("dagad_value_with_gradient")  # type: ignore[untyped-decorator]  # PyTensor's types are partial
 @node_rewriter([_Value])  # type: ignore[untyped-decorator]  # likewise
-def _value_with_gradient(fgraph: Any, node: AnyNode) -> Any:
+def _value_with_gradient(fgraph: Any, node: Apply) -> Any:
     """Take a value from the evaluation that gives the gradient at the same point, where the graph has one."""
     both = _ValueAndGradient(node.op.held)
     clients = (client for client, _ in (fgraph.clients[node.inputs[0]] if node.inputs else ()))
@@ -249,11 +249,11 @@ def _floats(variables: Variables) -> tuple[int, ...]:
     return tuple(place for place, variable in enumerate(variables) if variable.dtype.startswith("float"))
 
 
-def _is_disconnected(variable: Any) -> bool:
+def _is_disconnected(variable: Variable) -> bool:
     return isinstance(variable.type, DisconnectedType)
 
 
-def _store(parts: Sequence[Any], outputs: Variables, storage: Any) -> None:
+def _store(parts: Sequence[Any], outputs: Variables, storage: list[list[Any]]) -> None:
     for part, output, cell in zip(parts, outputs, storage, strict=True):
         cell[0] = np.asarray(part, output.dtype)
 

@@ -48,8 +48,8 @@ def minimize(
     args: tuple[Any, ...] = (),
     method: str | None = None,
     *,
-    bounds: Any = None,
-    constraints: Any = (),
+    bounds: Tree = None,
+    constraints: object = (),
     tol: float | None = None,
     callback: Callable[..., Any] | None = None,
     options: dict[str, Any] | None = None,
@@ -151,7 +151,7 @@ def minimize(
 
 @public
 def least_squares(
-    fun: Callable[..., Any], x0: Tree, args: tuple[Any, ...] = (), *, bounds: Any = None, **options: Any
+    fun: Callable[..., Any], x0: Tree, args: tuple[Any, ...] = (), *, bounds: Tree = None, **options: Any
 ) -> optimize.OptimizeResult:
     """Minimize the sum of squares of a function of a pytree by scipy, which gets its Jacobian in forward mode.
 
@@ -220,7 +220,7 @@ def standard_errors(
     cov_type: str = "nonrobust",
     losses: Callable[..., Any] | None = None,
     rows: AnyRows = None,
-    groups: Any = None,
+    groups: Array = None,
     mean_over: int | None = None,
     use_correction: bool = True,
     grainsize: int | str = "auto",
@@ -344,7 +344,7 @@ class StandardErrors:
     array([0.25, 0.25])
     """
 
-    def __init__(self, covariance: Any, cov_type: str, parameters: Parameters, x: Array) -> None:
+    def __init__(self, covariance: Array, cov_type: str, parameters: Parameters, x: Array) -> None:
         self.covariance, self.cov_type = covariance, cov_type
         self.names = parameters.labels
         self.flat = np.sqrt(np.diag(covariance))
@@ -401,7 +401,7 @@ class StandardErrors:
 
 
 def _limits(
-    parameters: Parameters, bounds: Any, of_array: Callable[[Any, tuple[int, ...], str], Any]
+    parameters: Parameters, bounds: Tree, of_array: Callable[[Any, tuple[int, ...], str], Any]
 ) -> optimize.Bounds | None:
     """Return bounds of the vector; of an array, where they are no `Bounds`, `of_array` knows what scipy's form is."""
     if bounds is None:
@@ -413,7 +413,7 @@ def _limits(
     return optimize.Bounds(*ends_of_tree(parameters, bounds))
 
 
-def _derivatives(flat: FlatFunction, method: Any) -> dict[str, Any]:
+def _derivatives(flat: FlatFunction, method: str) -> dict[str, Any]:
     """Return what a method of scipy's asks for."""
     name = method.lower() if isinstance(method, str) else ""
     if name not in METHODS:

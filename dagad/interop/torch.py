@@ -13,7 +13,7 @@ from dagad._api.program import check_function
 from dagad._api.transforms import check_number, vjp
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracebacks import public
-from dagad._types import Function, Tree, Value
+from dagad._types import Array, Function, Tree, Value
 from dagad._values import pytree
 from dagad._values.walk import Walk
 from dagad._words import name_of
@@ -22,6 +22,7 @@ from dagad.interop._objective import Directional, Objective, Places, Restricted,
 try:
     import torch
     from torch.autograd.forward_ad import unpack_dual
+    from torch.autograd.function import FunctionCtx
 except ModuleNotFoundError as error:
     error.add_note('dagad: `dagad.interop.torch` needs torch: `pip install "dagad[torch]"`.')
     raise
@@ -115,7 +116,7 @@ class _Value(torch.autograd.Function):
         return _as_tensor(value, _like_value(tensors))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Tree, output: Value) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: Tree, output: Value) -> None:
         _keep(ctx, inputs)
 
     @staticmethod
@@ -136,7 +137,7 @@ class _Gradient(torch.autograd.Function):
         return tuple(_as_tensor(part, tensors[place]) for part, place in zip(gradient, wanted, strict=True))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Tree, output: Value) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: Tree, output: Value) -> None:
         _keep(ctx, inputs)
 
     @staticmethod
@@ -198,7 +199,7 @@ def _numbers(tensors: Sequence[Any]) -> list[Any]:
     return [(one.double() if one.is_floating_point() else one).detach().cpu().numpy() for one in tensors]
 
 
-def _as_tensor(number: Any, like: Any) -> Any:
+def _as_tensor(number: Array, like: torch.Tensor) -> Any:
     return torch.tensor(np.asarray(number), dtype=like.dtype, device=like.device)
 
 

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import learn_rules
 from dagad._tracing.tape import TapeNode, pull, traceable, traced
 from dagad._tracing.traced_array import new_box
-from dagad._types import Cotangent, Value
+from dagad._types import Array, Cotangent, Function, Value
 from dagad._values import pytree
-from dagad.solvers._equations import Equation, FiniteSlope, check_solved, not_finite, solved
+from dagad.solvers._equations import Equation, Field, FiniteSlope, check_solved, not_finite, solved
 
 
 def pulled_through_time(
@@ -29,7 +30,7 @@ def pulled_through_time(
     moving: Sequence[int],
     dense: Callable[[float], Any],
     t0: float,
-    y0: Any,
+    y0: Array,
     times: np.ndarray,
     cotangent: np.ndarray,
 ) -> tuple[Any, list[Any]]:
@@ -65,7 +66,7 @@ def pulled_through_time(
     return state[:n], _parted(state[n:], [params[place] for place in moving], sizes)
 
 
-def _parted(flat: Any, leaves: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+def _parted(flat: Array, leaves: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     ends = np.cumsum([0, *sizes])
     return [
         pytree.cast(flat[start:stop].reshape(np.shape(leaf))[()], leaf)
@@ -74,7 +75,7 @@ def _parted(flat: Any, leaves: Sequence[Any], sizes: Sequence[int]) -> list[Any]
 
 
 def _tolerances(
-    equation: Equation, params: Sequence[Any], moving: Sequence[int], dense: Any, times: np.ndarray, columns: Any
+    equation: Equation, params: Sequence[Any], moving: Sequence[int], dense: Function, times: np.ndarray, columns: Array
 ) -> np.ndarray:
     """Return absolute tolerances: what is allowed of the cotangents' product with the states, by what they belong to.
 
@@ -93,12 +94,12 @@ class _Backward:
     """Carries cotangents of the state, and what is gathered for the parameters, from one time to an earlier one."""
 
     def __init__(
-        self, equation: Equation, params: Sequence[Any], moving: Sequence[int], dense: Any, atol: np.ndarray
+        self, equation: Equation, params: Sequence[Any], moving: Sequence[int], dense: Function, atol: np.ndarray
     ) -> None:
         self._equation, self._params, self._moving = equation, list(params), moving
         self._dense, self._atol = dense, atol
 
-    def __call__(self, state: Any, start: float, stop: float) -> Any:
+    def __call__(self, state: Array, start: float, stop: float) -> Any:
         learn_rules()
         params, leaves = list(self._params), [traceable(self._params[place]) for place in self._moving]
         with patches.new_trace() as level:
@@ -114,7 +115,7 @@ class _Backward:
         check_solved(found, "the adjoint of its equations")
         return found.y[:, -1]
 
-    def _slope(self, field: Any, level: int, leaves: Any, roots: Any, t: float, state: Any) -> Any:
+    def _slope(self, field: Field, level: int, leaves: Leaves, roots: Leaves, t: float, state: Array) -> Any:
         y = self._dense(t)
         n, root = len(y), TapeNode.new_root()
         slope = traced(functools.partial(field, t), new_box(y, level, root))
@@ -132,7 +133,7 @@ class _Backward:
             start = stop
         return found
 
-    def _jacobian(self, slope: Any, t: float, state: Any) -> Any:
+    def _jacobian(self, slope: Function, t: float, state: Array) -> Any:
         """Return the Jacobian, whose columns are slopes: they are linear in the cotangents of the state."""
         found = np.zeros((len(state), len(state)), state.dtype)
         for column, unit in enumerate(np.eye(len(self._equation.atol), len(state))):

@@ -51,7 +51,7 @@ class Held:
         The gradient as a function of x, at plain parameters.
     """
 
-    def __init__(self, x: Array, low: Any, high: Any, slope: Callable[[Any], Any]) -> None:
+    def __init__(self, x: Array, low: Array, high: Array, slope: Callable[[Any], Any]) -> None:
         self._x, self._slope = np.asarray(x), slope
         self._low, self._high = (np.broadcast_to(np.asarray(each, float), self._x.shape) for each in (low, high))
         is_lower = self._x - self._low <= self._high - self._x
@@ -65,7 +65,7 @@ class Held:
         """Whether an unknown is near to a bound."""
         return bool(np.any(self._near_low) or np.any(self._near_high))
 
-    def equations(self, x: Array, slope: Any, low: Any, high: Any) -> Any:
+    def equations(self, x: Array, slope: Array, low: Array, high: Array) -> Any:
         """Return what is zero: the slope of the free unknowns, and the distance of the others to their bounds."""
         at_low, at_high, _ = self._sides
         of_bounds = anp.where(at_low, x - anp.where(at_low, low, 0.0), x - anp.where(at_high, high, 0.0))
@@ -111,7 +111,7 @@ class Held:
             in_doubt[some] = np.where(is_free, not together, ~(step >= BEYOND))
         return Sides(self._near_low & ~free, self._near_high & ~free, in_doubt)
 
-    def _reduced(self, slope: Any, some: Any, others: Any, way: Any) -> tuple[Any, Any, Any]:
+    def _reduced(self, slope: Array, some: Array, others: Array, way: Array) -> tuple[Any, Any, Any]:
         """Return curvature and slope in some unknowns, where those that are far from bounds follow; `way` is inwards.
 
         Of many unknowns those are left out that their own curvature does not hold inside: the others help them out.
@@ -131,7 +131,7 @@ class Held:
         across = columns[others].T
         return some, columns[some] - across @ followed[:, :-1], slope[some] - across @ followed[:, -1]
 
-    def _columns(self, places: Any) -> Any:
+    def _columns(self, places: Array) -> Any:
         """Return columns of the Hessian, some at a time."""
         columns: list[Any] = []
         for start in range(0, len(places), AT_ONCE):
@@ -140,7 +140,7 @@ class Held:
             columns += [np.zeros(self._x.shape) if part is None else np.asarray(part, float) for (part,) in moved]
         return np.stack(columns, axis=1)
 
-    def _by_products(self, others: Any, right: Any) -> Any:
+    def _by_products(self, others: Array, right: Array) -> Any:
         def product(vector: Array) -> Any:
             direction = np.zeros(self._x.shape)
             direction[others] = np.ravel(vector)
@@ -158,21 +158,21 @@ def _unit(x: Array, place: int) -> Any:
     return unit
 
 
-def _solved(matrix: Any, right: Any) -> Any:
+def _solved(matrix: Array, right: Array) -> Any:
     try:
         return np.linalg.solve(matrix, right)
     except np.linalg.LinAlgError:  # the equations are singular too, and are refused as such
         return np.zeros(right.shape)
 
 
-def _steps(pushing: Any, curvature: Any) -> Any:
+def _steps(pushing: Array, curvature: Array) -> Any:
     """Return how far Newton's step goes to the bound, of each alone; without end where there is no minimum inside."""
     steps = np.where(np.isnan(curvature), np.nan, np.inf)
     np.divide(pushing, curvature, out=steps, where=curvature > 0.0)
     return steps
 
 
-def _stay(curvature: Any, pushing: Any, distance: Any) -> bool:
+def _stay(curvature: Array, pushing: Array, distance: Array) -> bool:
     """Return whether those that are free one by one are so together: at a minimum, from which none goes away."""
     if not len(pushing):
         return True
@@ -181,12 +181,12 @@ def _stay(curvature: Any, pushing: Any, distance: Any) -> bool:
     return bool(np.all(np.linalg.solve(curvature, pushing) <= INSIDE * distance))
 
 
-def _is_near(x: Array, bound: Any, radius: float) -> Any:
+def _is_near(x: Array, bound: Array, radius: float) -> Any:
     finite = np.where(np.isfinite(bound), bound, 0.0)
     return np.isfinite(bound) & (np.abs(x - finite) <= np.maximum(radius, NEAR * (1.0 + np.abs(finite))))
 
 
-def bounds_of_pairs(bounds: Any) -> tuple[Any, Any]:
+def bounds_of_pairs(bounds: object) -> tuple[Any, Any]:
     """Return lower and upper bounds from what `minimize` takes: `Bounds`, or a pair for each unknown."""
     if isinstance(bounds, optimize.Bounds):
         return bounds.lb, bounds.ub
@@ -198,7 +198,7 @@ def _vector(parts: Sequence[Any], none: float) -> Any:
     return joined([np.float64(none) if part is None else part for part in parts])
 
 
-def pair_of_bounds(bounds: Any) -> tuple[Any, Any]:
+def pair_of_bounds(bounds: object) -> tuple[Any, Any]:
     """Return lower and upper bounds from what `least_squares` takes: `Bounds`, or a pair for all unknowns."""
     if isinstance(bounds, optimize.Bounds):
         return bounds.lb, bounds.ub

@@ -95,7 +95,7 @@ class Call:
         )
 
 
-def _refuse_bounds(bounds: Any) -> None:
+def _refuse_bounds(bounds: object) -> None:
     if isinstance(bounds, Bounds) and any(map(pytree.is_traced, (bounds.lb, bounds.ub))):
         raise NotDifferentiableError(
             "A `scipy.optimize.Bounds` was made of values that are being differentiated, and keeps plain numbers. Give "

@@ -7,7 +7,7 @@ from typing import Any
 
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.tape import traceable
-from dagad._types import Args, Leaf
+from dagad._types import Args, Function, Leaf
 from dagad._values import pytree
 from dagad._values.closures import as_now, hoist
 
@@ -40,7 +40,7 @@ class Call:
         return _pair(self._make(list(map(plain, self.params))))
 
 
-def _pair(made: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _pair(made: tuple[Function, tuple[Any, ...]]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     fun, args = made
     return fun, tuple(args)
 

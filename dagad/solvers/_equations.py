@@ -40,7 +40,7 @@ MOST_BAD = 300  # calls that give nan, before the time goes on: a step gets shor
 GOES_ON = 1e-10  # of the span
 
 
-def is_kind_of(method: Any, *names: str) -> bool:
+def is_kind_of(method: object, *names: str) -> bool:
     """Return whether a method, by its name or as a class of solvers, is one of these of scipy's, or made of one."""
     if isinstance(method, str):
         return method in names
@@ -49,7 +49,7 @@ def is_kind_of(method: Any, *names: str) -> bool:
     return isinstance(method, type) and issubclass(method, tuple(getattr(integrate, name) for name in names))
 
 
-def is_implicit(method: Any) -> bool:
+def is_implicit(method: object) -> bool:
     """Return whether a method asks for Jacobians."""
     return is_kind_of(method, *IMPLICIT)
 
@@ -265,7 +265,7 @@ class Jacobian:
 class Sparsity:
     """Where a Jacobian of lower blocks is not zero; columns that share no row are found by one tangent."""
 
-    def __init__(self, pattern: Any, n_blocks: int) -> None:
+    def __init__(self, pattern: object, n_blocks: int) -> None:
         from scipy import sparse
 
         self._pattern = sparse.kron(np.tri(n_blocks), pattern, "csc")
@@ -289,7 +289,7 @@ class Sparsity:
         return found
 
 
-def as_array(matrix: Any) -> np.ndarray:
+def as_array(matrix: Array) -> np.ndarray:
     """Return a matrix, sparse or not, as an array."""
     return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
 
@@ -341,7 +341,7 @@ def not_finite(t: float) -> str:
     )
 
 
-def integrate(equation: Equation, params: Sequence[Any], y0: Any, span: tuple[float, float], **asked: Any) -> Any:
+def integrate(equation: Equation, params: Sequence[Any], y0: Array, span: tuple[float, float], **asked: Any) -> Any:
     """Return scipy's result at plain values; what failed is refused."""
     with equation.field(params) as field:
         options = solver_options(equation, params, abs(span[1] - span[0]))

@@ -145,7 +145,7 @@ class System:
             )
         return found
 
-    def _refuse_unsolved(self, left: Any, b: Any) -> None:
+    def _refuse_unsolved(self, left: Array, b: Array) -> None:
         if np.linalg.norm(left) > SOLVED * np.linalg.norm(b):  # false for nan, which everybody sees
             raise NotDifferentiableError(
                 f"What `{self.name}` found could not be differentiated: `linear_solve` returned a w for which "
@@ -179,7 +179,7 @@ class System:
         self._refuse_far(residual, lu_solve(factors, residual, check_finite=False), xs, leaves)
         return factors
 
-    def _refuse_far(self, residual: Any, step: Any, xs: Leaves, leaves: Leaves) -> None:
+    def _refuse_far(self, residual: Array, step: Array, xs: Leaves, leaves: Leaves) -> None:
         """Refuse what is no solution, or a multiple one: there Newton's step is long, or goes to other slopes."""
         at = joined(xs)
         if np.linalg.norm(step) > FAR * (np.linalg.norm(at) + FAR):
@@ -247,7 +247,7 @@ class System:
         return found, failed != 0
 
 
-def _refuse_no_numbers(found: Any, name: str) -> None:
+def _refuse_no_numbers(found: object, name: str) -> None:
     leaves = [leaf for leaf in pytree.flatten(found)[0] if leaf is not None]
     strange = [leaf for leaf in leaves if np.asarray(pytree.plain(leaf)).dtype.kind not in "fciub"]
     if strange or not leaves:
@@ -260,7 +260,7 @@ def _refuse_no_numbers(found: Any, name: str) -> None:
 _NOT_FINITE = object()
 
 
-def given_to_solvers(box: Any) -> Any:
+def given_to_solvers(box: object) -> Any:
     """Return the plain value of what somebody traces, as a solver gets it: its own, which it may write into."""
     plain = pytree.plain(box)
     return np.array(plain) if isinstance(plain, np.ndarray) else plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
@@ -25,7 +25,7 @@ class Piecewise:
     def __init__(self, stock: Any, c: Array, x: Array) -> None:
         self._stock, self.c, self.x = stock, c, x
 
-    def __call__(self, x: Array, nu: int = 0, extrapolate: Any = None) -> Any:
+    def __call__(self, x: Array, nu: int = 0, extrapolate: object = None) -> Any:
         """Return the values at some points, or those of a derivative."""
         points = array_of(pytree.all_opened(x))
         if not is_anything_traced(self.c, self.x, points):
@@ -59,7 +59,7 @@ class Piecewise:
             c = _splines.antiderivative(c, self.x)
         return Piecewise(found, c, self.x)
 
-    def integrate(self, a: Array, b: Array, extrapolate: Any = None) -> Any:
+    def integrate(self, a: Array, b: Array, extrapolate: object = None) -> Any:
         """Return the integral between two limits."""
         if not is_anything_traced(self.c, self.x, a, b):
             return self._stock.integrate(a, b, extrapolate)
@@ -71,7 +71,7 @@ class Piecewise:
             )
         return _splines.integral_between(self.c, self.x, a, b, extrapolate=mode)
 
-    def _mode(self, extrapolate: Any) -> Any:
+    def _mode(self, extrapolate: object) -> Any:
         return self._stock.extrapolate if extrapolate is None else extrapolate
 
     def __getattr__(self, name: str) -> Any:
@@ -86,7 +86,13 @@ class Piecewise:
 
 
 @public
-def CubicSpline(x: Array, y: Array, axis: int = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None) -> Piecewise:
+def CubicSpline(
+    x: Array,
+    y: Array,
+    axis: int = 0,
+    bc_type: object = "not-a-knot",
+    extrapolate: bool | Literal["periodic"] | None = None,
+) -> Piecewise:
     """Interpolate data by a cubic spline as `scipy.interpolate.CubicSpline` does, with derivatives.
 
     The values are scipy's own. Derivatives are those of the spline: in the data, in the nodes, in the values that
@@ -164,7 +170,9 @@ def _ends(bc_type: Any) -> tuple[tuple[Any, ...], list[Any]]:
 
 
 @public
-def PchipInterpolator(x: Array, y: Array, axis: int = 0, extrapolate: Any = None) -> Piecewise:
+def PchipInterpolator(
+    x: Array, y: Array, axis: int = 0, extrapolate: bool | Literal["periodic"] | None = None
+) -> Piecewise:
     """Interpolate data monotonically as `scipy.interpolate.PchipInterpolator` does, with derivatives.
 
     The values are scipy's own. Derivatives are those of the interpolant: in the data, in the nodes, and in the points
@@ -257,8 +265,8 @@ def _definition(
     kind: str,
     axis: int,
     copy: bool,
-    bounds_error: Any,
-    fill_value: Any,
+    bounds_error: bool | None,
+    fill_value: Array,
     assume_sorted: bool,
 ) -> Any:
     """Return the values at some points, written with numpy; what is beyond the nodes is constant where it is filled."""
@@ -286,7 +294,7 @@ def _definition(
     return anp.moveaxis(found, list(range(len(shape))), list(range(axis, axis + len(shape)))) if axis else found
 
 
-def _chosen(nodes: Any, at: Any, kind: str) -> Any:
+def _chosen(nodes: Array, at: Array, kind: str) -> Any:
     """Return which node each point takes its value from."""
     if kind == "previous":
         index = np.searchsorted(nodes, at, "right") - 1
@@ -305,11 +313,11 @@ _interpolated = _splines.primitive_of(_stock_interpolated, _definition)
 def interp1d(
     x: Array,
     y: Array,
-    kind: Any = "linear",
+    kind: str | int = "linear",
     axis: int = -1,
     copy: bool = True,
-    bounds_error: Any = None,
-    fill_value: Any = np.nan,
+    bounds_error: bool | None = None,
+    fill_value: Array = np.nan,
     assume_sorted: bool = False,
 ) -> Interpolated:
     """Interpolate data as `scipy.interpolate.interp1d` does, with derivatives.

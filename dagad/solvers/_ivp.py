@@ -13,7 +13,7 @@ from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
-from dagad._types import AnyNode, Args, Array
+from dagad._types import Args, Array
 from dagad._values import pytree
 from dagad._values.closures import hoist
 from dagad._words import described
@@ -41,7 +41,7 @@ class _RightHandSide:
         return field
 
 
-def check_sensitivity(sensitivity: Any) -> None:
+def check_sensitivity(sensitivity: object) -> None:
     """Refuse what is no way to find sensitivities."""
     if sensitivity not in SENSITIVITIES:
         raise PlanError(
@@ -53,11 +53,11 @@ def check_sensitivity(sensitivity: Any) -> None:
 def solve_ivp(
     fun: Callable[..., Any],
     t_span: Sequence[Any],
-    y0: Any,
-    method: Any = "RK45",
-    t_eval: Any = None,
+    y0: Array,
+    method: object = "RK45",
+    t_eval: Array = None,
     dense_output: bool = False,
-    events: Any = None,
+    events: object = None,
     vectorized: bool = False,
     args: Args = None,
     *,
@@ -186,7 +186,7 @@ def _refuse_stale(leaves: Sequence[Any], name: str) -> None:
         refuse_stale(leaf, f"A value that `{name}` is given, or that its function carries,")
 
 
-def _as_tuple(args: Any) -> Any:
+def _as_tuple(args: object) -> Any:
     """Return further arguments, refused in scipy's words where they stand in no tuple."""
     args = () if args is None else pytree.open_containers(args)
     if not isinstance(args, tuple | list) and not np.ndim(pytree.plain(args)):
@@ -197,7 +197,7 @@ def _as_tuple(args: Any) -> Any:
     return args
 
 
-def _ends(t_span: Any) -> tuple[Any, Any]:
+def _ends(t_span: Array) -> tuple[Any, Any]:
     start, end = pytree.all_opened(t_span)
     return (start if pytree.is_traced(start) else float(start)), (end if pytree.is_traced(end) else float(end))
 
@@ -208,7 +208,7 @@ def _plain_jacobian(options: dict[str, Any], args: Args) -> dict[str, Any]:
     return {"jac": Call(jac, () if args is None else args).plain()[0]} if callable(jac) else {}
 
 
-def _settings(method: Any, options: dict[str, Any], start: float, y0: Any, args: tuple[Any, ...]) -> Settings:
+def _settings(method: object, options: dict[str, Any], start: float, y0: Array, args: tuple[Any, ...]) -> Settings:
     """Return how to integrate, and where the Jacobian is not zero as far as the user says so."""
     jac, pattern = options.get("jac"), options.get("jac_sparsity")
     if pattern is None and jac is not None and not is_kind_of(method, "LSODA"):
@@ -222,7 +222,7 @@ def _settings(method: Any, options: dict[str, Any], start: float, y0: Any, args:
     return Settings(method, options, options.get("rtol", 1e-3), pattern)
 
 
-def _may_be_adjoint(sensitivity: str, method: Any, leaves: Sequence[Any]) -> bool:
+def _may_be_adjoint(sensitivity: str, method: object, leaves: Sequence[Any]) -> bool:
     """Return whether the solution between the times may be wanted, to go back along it; the state is the first leaf."""
     if sensitivity != "auto":
         return sensitivity == "adjoint"
@@ -231,7 +231,7 @@ def _may_be_adjoint(sensitivity: str, method: Any, leaves: Sequence[Any]) -> boo
     return sum(sizes) > adjoint_in_directions(n_states, sum(sizes[1:]), is_implicit(method), 1)
 
 
-def _state(y0: Any) -> Any:
+def _state(y0: Array) -> Any:
     """Return the initial state in the precision in which scipy computes."""
     if not pytree.is_traced(y0):
         return np.asarray(y0, np.result_type(y0, float))
@@ -240,7 +240,7 @@ def _state(y0: Any) -> Any:
     return y0 if dtype == exact else y0.astype(exact)
 
 
-def _moments(times: Any, start: Any, end: AnyNode, t_eval: Any) -> tuple[Moments, Any]:
+def _moments(times: Array, start: Array, end: Array, t_eval: Array) -> tuple[Moments, Any]:
     """Return when the solution is wanted, and those of these times that are being differentiated."""
     times, span = np.asarray(times, float), abs(pytree.plain(end) - pytree.plain(start))
     if pytree.is_traced(t_eval):
@@ -301,10 +301,10 @@ class Solution:
 @public
 def odeint(
     func: Callable[..., Any],
-    y0: Any,
+    y0: Array,
     t: Array,
     args: tuple[Any, ...] = (),
-    Dfun: Any = None,
+    Dfun: object = None,
     col_deriv: int = 0,
     full_output: int = 0,
     *,
@@ -393,7 +393,7 @@ _TOLERANCE = 1.49012e-8  # of odeint, where none is given
 _AS_SOLVE_IVP = {"hmax": "max_step", "hmin": "min_step", "h0": "first_step"}
 
 
-def _integrated(call: Call, known: Any, y0: Any, t: Array, options: dict[str, Any], sensitivity: str) -> Any:
+def _integrated(call: Call, known: Array, y0: Array, t: Array, options: dict[str, Any], sensitivity: str) -> Any:
     """Return what odeint found, as a function of what it depends on."""
     steps = {name: options[own] for own, name in _AS_SOLVE_IVP.items() if options.get(own)}
     rtol, atol = (_TOLERANCE if options.get(name) is None else options[name] for name in ("rtol", "atol"))

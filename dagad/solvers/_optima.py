@@ -110,7 +110,7 @@ def _zero_of(plain: Given) -> float:
     return GRADIENT if tolerance is None else float(tolerance)
 
 
-def _refuse_constraints(constraints: Any, name: str) -> None:
+def _refuse_constraints(constraints: object, name: str) -> None:
     if constraints is not None and constraints != () and constraints != []:
         raise NotDifferentiableError(
             f"The derivative of what `{name}` found under `constraints` was asked for, and the equations that it would "

@@ -17,6 +17,7 @@ import numpy as np
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.embedded import Trace, innermost
+from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.forward import TangentNode
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
@@ -128,7 +129,7 @@ class Pulled:
             with self._below.field(boxed) as field:
                 yield functools.partial(self._cotangents, field, level, seed, leaves, roots)
 
-    def _cotangents(self, field: Field, level: int, seed: Cotangent, leaves: Any, roots: Any, x: Array) -> Any:
+    def _cotangents(self, field: Field, level: int, seed: Cotangent, leaves: Leaves, roots: Leaves, x: Array) -> Any:
         found = traced(field, x)
         if not (isbox(found) and found._trace == level):
             return np.zeros(len(self.sizes))
@@ -274,7 +275,7 @@ def quad(
     epsrel: float = 1.49e-8,
     limit: int = 50,
     points: Array = None,
-    weight: Any = None,
+    weight: object = None,
     **options: Any,
 ) -> Any:
     """Integrate a function between two limits as `scipy.integrate.quad` does, with derivatives.

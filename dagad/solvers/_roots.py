@@ -17,7 +17,7 @@ from dagad.solvers._implicit import System
 from dagad.solvers._unfollowed import unfollowed_rest
 
 
-def _first(found: Any, has_more: bool) -> Any:
+def _first(found: tuple[Any, ...], has_more: bool) -> Any:
     return found[0] if has_more else found
 
 

@@ -6,7 +6,7 @@ Values are scipy's own, traced or not. What is written here is differentiated in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
@@ -24,7 +24,7 @@ def primitive_of(raw: Callable[..., Any], definition: Callable[..., Any]) -> Cal
     return own_primitive(raw, *rules_of(raw.__name__.strip("_"), definition))
 
 
-def along(width: Any, y: Array) -> Any:
+def along(width: Array, y: Array) -> Any:
     """Return a number for each row of an array, in a shape that is broadcast to that of the array."""
     return anp.reshape(width, (-1, *[1] * (np.ndim(plain(y)) - 1)))
 
@@ -32,7 +32,7 @@ def along(width: Any, y: Array) -> Any:
 # Tridiagonal systems
 
 
-def _stock_tridiagonal(lower: Any, diagonal: Any, upper: Any, b: Array) -> Any:
+def _stock_tridiagonal(lower: Array, diagonal: Array, upper: Array, b: Array) -> Any:
     from scipy.linalg import solve_banded
 
     bands = np.zeros((3, len(diagonal)), np.result_type(lower, diagonal, upper))
@@ -44,7 +44,7 @@ def _tridiagonal_vjp(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwa
     del kwargs
     lower, diagonal, upper, _ = args
 
-    def product(left: Any, right: Any) -> Any:
+    def product(left: Array, right: Array) -> Any:
         return -anp.sum(anp.reshape(left * right, (np.shape(plain(left))[0], -1)), axis=1)
 
     def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ tridiagonal = own_primitive(_stock_tridiagonal, _tridiagonal_vjp, _tridiagonal_j
 # Coefficients: a row for each power, the highest first, a column for each interval
 
 
-def by_slopes(x: Array, y: Array, slopes: Any) -> Any:
+def by_slopes(x: Array, y: Array, slopes: Array) -> Any:
     """Return the coefficients of cubic polynomials that have these values and slopes at the nodes."""
     width = along(x[1:] - x[:-1], y)
     secant = (y[1:] - y[:-1]) / width
@@ -89,7 +89,7 @@ def by_slopes(x: Array, y: Array, slopes: Any) -> Any:
     return anp.stack([bend / width, (secant - slopes[:-1]) / width - bend, slopes[:-1], y[:-1]])
 
 
-def _stock_cubic(x: Array, y: Array, first: Any, last: Any, orders: Any, axis: int) -> Any:
+def _stock_cubic(x: Array, y: Array, first: Array, last: Array, orders: tuple[Any, ...], axis: int) -> Any:
     from scipy.interpolate import CubicSpline
 
     pairs = zip(orders, (first, last), strict=True)
@@ -97,7 +97,7 @@ def _stock_cubic(x: Array, y: Array, first: Any, last: Any, orders: Any, axis: i
     return CubicSpline(x, y, axis, "periodic" if orders[0] == "periodic" else ends).c
 
 
-def _cubic(x: Array, y: Array, first: Any, last: Any, orders: Any, axis: int) -> Any:
+def _cubic(x: Array, y: Array, first: Array, last: Array, orders: tuple[Any, ...], axis: int) -> Any:
     """Return the coefficients of a cubic spline; an end has a word, or the order of its derivative and its value."""
     y = anp.moveaxis(y, axis, 0)
     widths = x[1:] - x[:-1]
@@ -126,7 +126,7 @@ def _cubic(x: Array, y: Array, first: Any, last: Any, orders: Any, axis: int) ->
     return by_slopes(x, y, tridiagonal(lower, diagonal, upper, whole))
 
 
-def _end(order: Any, value: Value, widths: Any, h: Array, secant: Any) -> tuple[Any, Any, Any]:
+def _end(order: object, value: Value, widths: Array, h: Array, secant: Array) -> tuple[Any, Any, Any]:
     """Return the first row of the system for slopes: two entries, and what stands on the right."""
     if order == "not-a-knot":
         both = widths[0] + widths[1]
@@ -137,7 +137,7 @@ def _end(order: Any, value: Value, widths: Any, h: Array, secant: Any) -> tuple[
     return 2.0 * widths[0], widths[0], 3.0 * secant[0] * h[0] - 0.5 * value * h[0] ** 2
 
 
-def _periodic_slopes(widths: Any, h: Array, secant: Any) -> Any:
+def _periodic_slopes(widths: Array, h: Array, secant: Array) -> Any:
     """Return the slopes of a periodic spline: but for the last of them the system is tridiagonal."""
     before, h_before, secant_before = (anp.roll(each, 1, axis=0) for each in (widths, h, secant))
     right = 3.0 * (h * secant_before + h_before * secant)
@@ -176,7 +176,7 @@ def _monotone(x: Array, y: Array, axis: int) -> Any:
     return by_slopes(x, y, anp.concatenate([ends[0][None], inner, ends[1][None]]))
 
 
-def _outermost(h0: Any, h1: Any, m0: Any, m1: Any) -> Any:
+def _outermost(h0: Array, h1: Array, m0: Array, m1: Array) -> Any:
     slope = ((2.0 * h0 + h1) * m0 - h0 * m1) / (h0 + h1)
     turns = np.sign(plain(slope)) != np.sign(plain(m0))
     is_steep = (np.sign(plain(m0)) != np.sign(plain(m1))) & (np.abs(plain(slope)) > 3.0 * np.abs(plain(m0)))
@@ -189,13 +189,17 @@ cubic, monotone = primitive_of(_stock_cubic, _cubic), primitive_of(_stock_monoto
 # Values
 
 
-def _stock_value(c: Array, x: Array, points: Array, nu: int, extrapolate: Any, axis: int) -> Any:
+def _stock_value(
+    c: Array, x: Array, points: Array, nu: int, extrapolate: bool | Literal["periodic"] | None, axis: int
+) -> Any:
     from scipy.interpolate import PPoly
 
     return PPoly.construct_fast(c, x, extrapolate, axis)(points, nu)
 
 
-def _value(c: Array, x: Array, points: Array, nu: int, extrapolate: Any, axis: int) -> Any:
+def _value(
+    c: Array, x: Array, points: Array, nu: int, extrapolate: bool | Literal["periodic"] | None, axis: int
+) -> Any:
     """Return a derivative of piecewise polynomials at some points, as scipy arranges its axes."""
     if extrapolate == "periodic":
         period = x[-1] - x[0]
@@ -230,13 +234,13 @@ def _antiderivative(c: Array, x: Array) -> Any:
     return anp.concatenate([raised, starts[None]])
 
 
-def _stock_integral(c: Array, x: Array, a: Array, b: Array, extrapolate: Any) -> Any:
+def _stock_integral(c: Array, x: Array, a: Array, b: Array, extrapolate: bool | Literal["periodic"] | None) -> Any:
     from scipy.interpolate import PPoly
 
     return PPoly.construct_fast(c, x, extrapolate).integrate(a, b)
 
 
-def _integral(c: Array, x: Array, a: Array, b: Array, extrapolate: Any) -> Any:
+def _integral(c: Array, x: Array, a: Array, b: Array, extrapolate: bool | Literal["periodic"] | None) -> Any:
     """Return the integral between two limits."""
     whole = _antiderivative(c, x)
     return _value(whole, x, b, 0, extrapolate, 0) - _value(whole, x, a, 0, extrapolate, 0)

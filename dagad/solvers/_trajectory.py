@@ -17,7 +17,7 @@ from dagad._tracing.embedded import Trace, innermost, parts_of
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._tracing.traced_array import with_value
-from dagad._types import Array, Cotangent, Leaf, Value
+from dagad._types import Array, Cotangent, Leaf, Tangents, Value
 from dagad._values import pytree
 from dagad._values.blocks import full
 from dagad.solvers._adjoint import pulled_through_time
@@ -263,7 +263,7 @@ def _contracted(
     leaves: Sequence[Any],
     places: Sequence[int],
     value: Value,
-    sensitivities: Any,
+    sensitivities: Array,
     cotangent: Cotangent,
 ) -> list[Any]:
     """Return the cotangents of the leaves at `places`, from how the solution moves in all their unit directions."""
@@ -288,7 +288,7 @@ def _of_times(problem: Problem, leaves: Sequence[Any], value: Value, cotangent: 
     return _real(anp.sum(cotangent[:, problem.moments.moving] * slopes, axis=0))
 
 
-def _real(number: Any) -> Any:
+def _real(number: Array) -> Any:
     return anp.real(number) if np.iscomplexobj(pytree.plain(number)) else number
 
 
@@ -331,7 +331,12 @@ def _moved_adjoint(
 
 
 def _pulled_of_pushed(
-    problem: Problem, leaves: Sequence[Any], along: dict[int, list[Any]], first: Any, second: Any, places: Sequence[int]
+    problem: Problem,
+    leaves: Sequence[Any],
+    along: dict[int, list[Any]],
+    first: Tangents,
+    second: Tangents,
+    places: Sequence[int],
 ) -> list[Any]:
     """Pull cotangents of the solution and of its tangent back to the leaves at `places`."""
 

@@ -62,7 +62,7 @@ class _Refusing:
 class Unfollowed:
     """An operator or a sparse matrix of scipy's, of which nothing can be asked where a derivative is."""
 
-    def __init__(self, stock: Any, what: What) -> None:
+    def __init__(self, stock: object, what: What) -> None:
         self._stock, self._what = stock, what
 
     def __repr__(self) -> str:

@@ -13,13 +13,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from dagad_scheduler._types import Worker
+
 GONE = "remove-worker"
 
 
 class Departure:
     """What a worker does when it is told that another one is gone."""
 
-    def __init__(self, worker: Any, before: Callable[..., None]) -> None:
+    def __init__(self, worker: Worker, before: Callable[..., None]) -> None:
         self._worker, self._before = worker, before
 
     def __call__(self, worker: str, **about: Any) -> None:
@@ -27,7 +29,7 @@ class Departure:
         asyncio.get_running_loop().call_soon(self._worker.rpc.remove, worker)  # after the fetches that begin by now
 
 
-def heed(dask_worker: Any) -> None:
+def heed(dask_worker: Worker) -> None:
     """Have a worker give up for good what it asks of others that are gone; more than once is as good as once."""
     handlers = dask_worker.stream_handlers
     if not isinstance(handlers[GONE], Departure):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dagad_scheduler._types import Server
 
 
-async def dask_setup(server: Any) -> None:
+async def dask_setup(server: Server) -> None:
     """Give a scheduler the plugin that shows evaluations, a worker what answers in hot loops; a nanny needs nothing."""
     if hasattr(server, "register_scheduler_plugin"):
         from dagad_scheduler.watching.plugin import DagadPlugin

@@ -144,7 +144,7 @@ class Spared:
         self._calm = calm
         calm.spared.add(id(self))
 
-    def __call__(self, cotangent: Any) -> tuple[()]:
+    def __call__(self, cotangent: object) -> tuple[()]:
         """Return nothing: what stands at the beginning has no parents."""
         del cotangent
         return ()

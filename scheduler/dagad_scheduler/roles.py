@@ -62,7 +62,7 @@ class Names:
     function: str = ""
     gives_gradient: bool = False
 
-    def __call__(self, role: Role | str, index: Any) -> Key:
+    def __call__(self, role: Role | str, index: object) -> Key:
         if self.gives_gradient and role in _OF_CHUNKS:
             role = Role.VALUE_AND_GRAD
         return (f"dagad-{role}-{self.function}-{self.token}" if self.function else f"dagad-{role}-{self.token}", index)
@@ -119,7 +119,7 @@ def rank_of(key: Key) -> int:
     return rank(group_of(key))
 
 
-def rank(group: Any) -> int:
+def rank(group: object) -> int:
     """Return the place of a group of keys in the queue; anybody else's keys count as values."""
     if isinstance(group, str) and group.startswith("dagad-"):
         return _PREFIX.get(group[: group.find("-", 6)], VALUE_RANK)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from dagad_scheduler._types import Client
 from dagad_scheduler.departures import heed
 from dagad_scheduler.run import SchedulerLost, WorkersUnfit
 
@@ -26,7 +27,7 @@ ASK_AGAIN, ANSWER_WITHIN, COUNT_EVERY = 1.0, 3.0, 5.0  # seconds
 NAME = "dagad-workers"
 
 
-def workers_of(client: Any) -> Workers:
+def workers_of(client: Client) -> Workers:
     """Return what is known of the workers of a client's cluster; it stays with the client."""
     found: Workers = client.extensions.setdefault(NAME, Workers(client))
     return found
@@ -45,7 +46,7 @@ class Workers:
     `_asked` changes under `_lock`; two threads that look at the others at the same time find the same.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self._seen: set[str] = set()
         self._asked: dict[frozenset[str], Future[Any]] = {}
@@ -125,7 +126,7 @@ class Workers:
             self._compare(address, "dagad", imported.get("result"), _version_here("dagad"))
         self._seen.update(answers)
 
-    def _compare(self, address: str, package: str, there: Any, here: Any) -> None:
+    def _compare(self, address: str, package: str, there: object, here: object) -> None:
         if there != here and None not in (there, here) and (package, there) not in self._told:
             self._told.add((package, there))
             warnings.warn(

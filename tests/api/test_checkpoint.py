@@ -225,7 +225,7 @@ def test_a_run_that_differs_from_its_checkpoint_is_refused(tmp_path: Path) -> No
 def test_a_run_that_is_cut_otherwise_is_not_said_to_have_other_rows(placed: bool, tmp_path: Path) -> None:
     def run(grainsize: int) -> Any:
         rows = dagad.shard(X, grainsize=grainsize, scheduler="threads") if placed else X
-        how = {} if placed else {"grainsize": grainsize}
+        how: dict[str, Any] = {} if placed else {"grainsize": grainsize}
         return dagad.grad(lambda t: dagad.reduce_sum(chunk, rows, t, **how))(THETA)
 
     with dagad.checkpoint(tmp_path / "run"):

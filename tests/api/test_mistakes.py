@@ -349,7 +349,7 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
     "None": (lambda: dagad.grad(lambda t: t)(None), r"Argument 0 \(`t`\) is None.*Give numbers"),
     "bool": (lambda: dagad.grad(lambda t: t)(True), "True and False have no derivative"),
     "sum": (lambda: getattr(dagad, SUM), r"Use `dagad\.reduce_sum`"),
-    "n_jobs": (lambda: dagad.reduce_sum(np.sum, Y, **{"n_jobs": 2}), r"dask\.config\.set\(num_workers=4\)"),
+    "n_jobs": (lambda: dagad.reduce_sum(np.sum, Y, **cast(Any, {"n_jobs": 2})), r"dask\.config\.set\(num_workers=4\)"),
     "attribute": (
         lambda: dagad.reduce_sum(lambda rows: rows.mean(), TABLE),
         r"`rows\[\"a\"\]` for a column, and for a",

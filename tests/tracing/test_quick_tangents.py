@@ -70,8 +70,8 @@ def test_a_rule_that_a_user_gives_counts(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_no_rule_of_dagads_own_is_left_out() -> None:
     learn_rules()
-    others = anp.matmul, anp.dot
-    for fun in (*quick_tangents.BY_ENTRIES, *quick_tangents.UNARY, *quick_tangents._SHAPES, *others):
+    shapes = quick_tangents._SHAPES - {anp.reshape}  # which has one for other orders, and these are not quick
+    for fun in (*quick_tangents.BY_ENTRIES, *quick_tangents.UNARY, *shapes, anp.matmul, anp.dot):
         assert jvp_rule(fun, (X,), {}) is primitive_jvps[fun], fun
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.indexing import beyond
@@ -31,7 +32,7 @@ def _wrapped(operand: Array, dtype: DType) -> Any:
     return as_dtype(np.asarray(operand).astype(dtype) if type(operand) is int else operand, dtype)
 
 
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Array = 0) -> Any:
     choices = [*map(array_of, choicelist), array_of(default)]
     dtype = common_dtype(choices)
     *choices, found = (_wrapped(each, dtype) for each in choices)
@@ -40,7 +41,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return found
 
 
-def choose(a: Array, choices: Any, out: Any = None) -> Any:
+def choose(a: Array, choices: Array, out: object = None) -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.choose"))
     a, choices = array_of(a), list(map(array_of, choices))
@@ -51,7 +52,7 @@ def choose(a: Array, choices: Any, out: Any = None) -> Any:
     return select(places, choices, np.asarray(beyond(dtype), dtype))
 
 
-def piecewise(x: Array, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+def piecewise(x: Array, condlist: Array, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     if not isinstance(condlist, list | tuple) and np.ndim(condlist) == x.ndim:
         condlist = [condlist]
     found = [_piece(x, fun, args, kwargs) if callable(fun) else fun for fun in funclist]
@@ -76,7 +77,7 @@ _MIXING = frozenset(
 )
 
 
-def _is_elementwise(primitive: Any, params: Tree, shapes: Any, shape: Shape) -> bool:
+def _is_elementwise(primitive: Primitive, params: Tree, shapes: Sequence[Shape], shape: Shape) -> bool:
     inner = params.get("jaxpr") or params.get("call_jaxpr")
     if inner is not None:
         equations = getattr(inner, "jaxpr", inner).eqns

@@ -31,7 +31,7 @@ class Draws:
 
     __slots__ = ("_before", "_generators", "_heard", "_listens", "_own")
 
-    def __init__(self, fun: Any, arguments: list[Any], listens: bool) -> None:
+    def __init__(self, fun: object, arguments: list[Any], listens: bool) -> None:
         shared: Any = random.random  # a method of the generator that Python's functions share
         self._own, self._listens, self._heard = shared.__self__, listens, False
         self._generators: dict[int, tuple[str, Any]] = {
@@ -68,7 +68,7 @@ class Draws:
         finally:
             sys.setprofile(None)
 
-    def _hear(self, frame: FrameType, event: str, what: Any) -> None:
+    def _hear(self, frame: FrameType, event: str, what: object) -> None:
         if event == "c_call" and getattr(what, "__self__", None) is self._own:
             self._heard = True
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from dagad._types import Array, Value
 
@@ -36,7 +37,7 @@ _STORED = frozenset(
 _INLINED = frozenset({"jit", "pjit"})
 
 
-def fenced(program: Any) -> Callable[..., list[Any]] | None:
+def fenced(program: ClosedJaxpr) -> Callable[..., list[Any]] | None:
     """Return a traced program with fences, as a function of `ROUNDS` and its flat inputs; None where it needs none."""
     if n_equations(program.jaxpr) < SHORTEST:
         return None
@@ -45,25 +46,25 @@ def fenced(program: Any) -> Callable[..., list[Any]] | None:
     if not cuts:
         return None
 
-    def run(rounds: Any, *inputs: Any) -> list[Any]:
+    def run(rounds: Array, *inputs: Any) -> list[Any]:
         return _evaluated(program.jaxpr, program.consts, inputs, cuts, rounds)
 
     return run
 
 
-def n_equations(jaxpr: Any) -> int:
+def n_equations(jaxpr: Jaxpr) -> int:
     """Return of how many equations a program consists, those of functions that it calls among them."""
     return sum(1 if inner is None else n_equations(inner.jaxpr) for _, inner in _equations(jaxpr))
 
 
-def _equations(jaxpr: Any) -> Iterator[tuple[Any, Any]]:
+def _equations(jaxpr: Jaxpr) -> Iterator[tuple[Any, Any]]:
     """Yield each equation, and the program that it calls if XLA has that in one with the rest."""
     for equation in jaxpr.eqns:
         inner = equation.params.get("jaxpr") if equation.primitive.name in _INLINED else None
         yield equation, inner
 
 
-def _grown(jaxpr: Any, sizes: dict[Any, int], cuts: set[Any]) -> list[int]:
+def _grown(jaxpr: Jaxpr, sizes: dict[Any, int], cuts: set[Any]) -> list[int]:
     """Find the values that are to be stored; `sizes` of expressions are known for the inputs. Return the outputs'."""
     uses = Counter(v for v in (*(v for e in jaxpr.eqns for v in e.invars), *jaxpr.outvars) if not _is_constant(v))
     for v in jaxpr.invars:
@@ -85,7 +86,7 @@ def _grown(jaxpr: Any, sizes: dict[Any, int], cuts: set[Any]) -> list[int]:
     return [0 if _is_constant(v) else sizes.get(v, 0) for v in jaxpr.outvars]
 
 
-def _evaluated(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], cuts: set[Any], rounds: Any) -> list[Any]:
+def _evaluated(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], cuts: set[Any], rounds: Array) -> list[Any]:
     values = dict[Any, Any]()
 
     def keep(names: Sequence[Any], made: Sequence[Any]) -> None:
@@ -107,10 +108,10 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], cuts: s
     return list(map(read, jaxpr.outvars))
 
 
-def _stored(value: Value, rounds: Any) -> Any:
+def _stored(value: Value, rounds: Array) -> Any:
     """Return a value as it is, in a way that XLA does not see through."""
 
-    def again(state: Any) -> Any:
+    def again(state: tuple[Array, Value]) -> Any:
         done, kept = state
         return done + 1, jnp.where(done < 0, jnp.zeros_like(kept), kept)
 

@@ -6,14 +6,13 @@ State: `_WARNED`, the functions of which it was said, once a process: by what te
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 
 from dagad._engines.autograd import AutogradEngine
 from dagad._frames import warn
 from dagad._remembered import Remembered
-from dagad._tracing.flat_functions import Leaves, marked_function
+from dagad._tracing.flat_functions import FlatFunction, Leaves, marked_function
 from dagad._values.fingerprint import identity_of
 
 LEAST = 5.0  # seconds of compiling that are worth a word
@@ -33,7 +32,7 @@ class Gains:
         self.n, self.spent = self.n + 1, self.spent + seconds
         return self.n == PATIENCE and self.seconds >= LEAST
 
-    def look(self, base: Any, leaves: Leaves, with_gradient: bool) -> None:
+    def look(self, base: FlatFunction, leaves: Leaves, with_gradient: bool) -> None:
         """Warn, once, where compiling took longer than the runs have gained: autograd is timed for that, on one."""
         each = _by_autograd(base, leaves, with_gradient)
         if each is None:
@@ -51,7 +50,7 @@ class Gains:
         )
 
 
-def _by_autograd(base: Any, leaves: Leaves, with_gradient: bool) -> float | None:
+def _by_autograd(base: FlatFunction, leaves: Leaves, with_gradient: bool) -> float | None:
     """Return how long autograd takes for one run; None where it can't follow the function."""
     engine, takes = AutogradEngine(), base.takes
     out, base.takes = base.out, engine.takes

@@ -17,10 +17,10 @@ from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.protocols import Called, array_of, as_dtype, holds_traced, stand_in
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import is_view
-from dagad._types import Array, Axis, DType, Function, Value
+from dagad._types import Array, Axis, DType, Function, Index, Value
 
 
-def entries(array: Array, where: Any) -> Any:
+def entries(array: Array, where: Index) -> Any:
     """Return the entries of a traced array at an index that may be traced too."""
     parts = tuple(map(array_of, where if isinstance(where, tuple) else (where,)))
     if any(isinstance(part, jax.Array) and part.dtype == bool for part in parts):
@@ -37,7 +37,7 @@ def entries(array: Array, where: Any) -> Any:
     return array.at[parts].get(mode="promise_in_bounds")
 
 
-def _is_truth(part: Any) -> bool:
+def _is_truth(part: object) -> bool:
     return isinstance(part, bool | np.bool_ | np.ndarray) and np.ndim(part) == 0 and np.asarray(part).dtype == bool
 
 
@@ -57,7 +57,7 @@ def beyond(dtype: DType) -> Any:
     return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
 
 
-def take(a: Array, indices: Any, axis: Axis = None, out: Any = None, mode: str = "raise") -> Any:
+def take(a: Array, indices: Index, axis: Axis = None, out: object = None, mode: str = "raise") -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.take"))
     a, indices = jnp.asarray(array_of(a)), array_of(indices)
@@ -72,18 +72,18 @@ def take(a: Array, indices: Any, axis: Axis = None, out: Any = None, mode: str =
     return entries(a, (*[slice(None)] * axis, indices))
 
 
-def take_along_axis(arr: Array, indices: Any, axis: Axis = -1) -> Any:
+def take_along_axis(arr: Array, indices: Array, axis: Axis = -1) -> Any:
     if not isinstance(indices, jax.Array):
         np.take_along_axis(stand_in(arr), np.asarray(indices), axis)  # raises what numpy raises
     return jnp.take_along_axis(arr, indices, axis)
 
 
-def delete(arr: Array, obj: Any, axis: Axis = None) -> Any:
+def delete(arr: Array, obj: Index, axis: Axis = None) -> Any:
     _refuse_traced("np.delete", obj)
     return moving(np.delete)(arr, obj, axis)
 
 
-def insert(arr: Array, obj: Any, values: Any, axis: Axis = None) -> Any:
+def insert(arr: Array, obj: Index, values: Array, axis: Axis = None) -> Any:
     """Insert numbers of places among those of an array, and take the entries there."""
     _refuse_traced("np.insert", obj)
     arr, values = array_of(arr), array_of(values)
@@ -99,12 +99,12 @@ def _operand_of(value: Value, dtype: DType) -> Any:
     return np.asarray(value, dtype) if type(value) is int else value
 
 
-def _refuse_traced(name: str, where: Any) -> None:
+def _refuse_traced(name: str, where: Index) -> None:
     if holds_traced(where):
         raise NotDifferentiableError(refusals.of_shape(name))
 
 
-def repeat(a: Array, repeats: Any, axis: Axis = None) -> Any:
+def repeat(a: Array, repeats: Array, axis: Axis = None) -> Any:
     if not holds_traced(repeats) and np.any(np.less(repeats, 0)):
         raise ValueError("repeats may not contain negative values.")
     return Called(np.repeat)(a, repeats, axis)
@@ -120,7 +120,7 @@ def moving(func: Function) -> Function:
     return functools.wraps(func)(moved)
 
 
-def compress(condition: Array, a: Array, axis: Axis = None, out: Any = None) -> Any:
+def compress(condition: Array, a: Array, axis: Axis = None, out: object = None) -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.compress"))
     if isinstance(condition, jax.Array):

@@ -47,7 +47,7 @@ def ghost_of(array: Array) -> Any:
     return ghost
 
 
-def of_function(func: Function, args: Args, kwargs: Kwargs, found: Any, kind: Any) -> Any:
+def of_function(func: Function, args: Args, kwargs: Kwargs, found: Value, kind: type[Any]) -> Any:
     """Return what a function of numpy's has given, what is a view marked as such; none is an argument itself."""
     given = [each for each in _leaves((args, list(kwargs.values()))) if type(each) is kind]
     is_view = func in VIEWS and not (func is np.einsum and len(given) > 1)
@@ -63,7 +63,7 @@ def of_function(func: Function, args: Args, kwargs: Kwargs, found: Any, kind: An
     return _marked(found, theirs, ghosts, given, kind)
 
 
-def _marked(found: Any, theirs: Any, ghosts: list[Any], given: list[Any], kind: Any) -> Any:
+def _marked(found: Value, theirs: Value, ghosts: list[Any], given: list[Any], kind: type[Any]) -> Any:
     if isinstance(found, list | tuple):
         if not isinstance(theirs, list | tuple) or len(theirs) != len(found):
             return found
@@ -77,7 +77,7 @@ def _marked(found: Any, theirs: Any, ghosts: list[Any], given: list[Any], kind: 
     return fresh
 
 
-def _ghosts(value: Value, kind: Any) -> Any:
+def _ghosts(value: Value, kind: type[Any]) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_ghosts(each, kind) for each in value)
     return ghost_of(value) if type(value) is kind else value
@@ -91,7 +91,7 @@ def _leaves(value: Value) -> Iterator[Any]:
         yield value
 
 
-def changed(array: Array, found: Any) -> Any:
+def changed(array: Array, found: Array) -> Any:
     """Return what an array becomes that is changed in place: numpy keeps its shape and dtype, jax does not."""
     changes, line = array._trace.changes, lines.here()
     if array.ghost is not None and not array.ghost.flags.writeable and changes.found is None:

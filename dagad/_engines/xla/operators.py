@@ -9,11 +9,12 @@ import numpy as np
 
 from dagad._engines.xla.protocols import WRITTEN, call_ufunc, function_of_ufunc, kind_of
 from dagad._tracing.operands import SEQUENCES
+from dagad._types import Array
 
 _USUAL = frozenset({np.ndarray, np.float64, float, int})
 
 
-def operate(ufunc: Any, own: Any, left: Any, right: Any) -> Any:
+def operate(ufunc: np.ufunc, own: Array, left: Array, right: Array) -> Any:
     """Return what an operator gives of which one side is traced; to a sparse matrix numpy leaves it, and so do we."""
     other = right if left is own else left
     kind = type(other)

@@ -24,6 +24,7 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ from dagad._types import Args, DType, Value
 class _Patched:
     """Stands for a function of numpy's: in threads that hold the patch `takes_over` has a say."""
 
-    def __init__(self, home: Any, name: str, takes_over: Callable[..., bool], here: _Here) -> None:
+    def __init__(self, home: ModuleType, name: str, takes_over: Callable[..., bool], here: _Here) -> None:
         self.home, self.name, self.takes_over, self.here = home, name, takes_over, here
         self.stock = getattr(home, name)
         self.__module__, self.__doc__ = self.stock.__module__, self.stock.__doc__
@@ -74,7 +75,7 @@ class _Here(threading.local):
 class _Patch:
     """Names of one module that are others while any thread holds them; reentrant."""
 
-    def __init__(self, home: Any, names: str, takes_over: Callable[..., bool]) -> None:
+    def __init__(self, home: ModuleType, names: str, takes_over: Callable[..., bool]) -> None:
         self.lock, self.here, self.n = threading.Lock(), _Here(), 0
         self.ours = [_Patched(home, name, takes_over, self.here) for name in names.split() if hasattr(home, name)]
 
@@ -99,7 +100,7 @@ class _Patch:
                             setattr(one.home, one.name, one.stock)
 
 
-def _is_of_traced(frame: Any, args: Args) -> bool:
+def _is_of_traced(frame: FrameType, args: Args) -> bool:
     return bool(args) and _traced_in(args[0]) is not None and lines.is_of_user(frame)
 
 
@@ -110,7 +111,9 @@ def _traced_in(value: Value) -> Any:
     return value if isinstance(value, XlaArray) else None
 
 
-def _made(args: tuple[Any, ...], dtype: DType = None, *, copy: Any = None, order: Any = None, **rest: Any) -> Any:
+def _made(
+    args: tuple[Any, ...], dtype: DType = None, *, copy: bool | None = None, order: str | None = None, **rest: Any
+) -> Any:
     """Return what numpy makes an array of, traced."""
     del copy, order
     (what, *others) = args
@@ -125,7 +128,7 @@ def _made(args: tuple[Any, ...], dtype: DType = None, *, copy: Any = None, order
     return what if missing <= 0 else what[(None,) * missing]
 
 
-def _is_none_of_ours(frame: Any, args: Args) -> bool:
+def _is_none_of_ours(frame: FrameType, args: Args) -> bool:
     return False
 
 

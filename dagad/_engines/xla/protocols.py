@@ -23,7 +23,7 @@ from dagad._engines.xla.special import exponent_of
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
 from dagad._tracing.operands import ARRAYS, SEQUENCES
-from dagad._types import Array, DType, Function, Value
+from dagad._types import Array, DType, Function, Tree, Value
 
 WRITTEN: dict[Any, Function] = {}  # what is not a function of the same name, filled by `written`
 UFUNCS_OF_SCIPY: dict[str, Function] = {}  # the same of `scipy.special`, by name, filled by `scipy_functions`
@@ -51,7 +51,7 @@ def array_of(operand: Array) -> Any:
     return operand
 
 
-def has_own_operators(kind: Any) -> bool:
+def has_own_operators(kind: type[Any]) -> bool:
     """Return whether a class is one of numpy's arrays with other operators, as `np.matrix` and masked arrays are."""
     own = issubclass(kind, np.ndarray) and not kind.__module__.startswith("jax")  # whose numbers with a dtype are some
     return own and any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _OF_CLASSES)
@@ -99,7 +99,7 @@ def as_dtype(operand: Array, dtype: DType) -> Any:
 _AS_BY_DEFAULT = {"where": True, "dtype": None, "casting": "same_kind", "order": "K", "subok": True, "out": None}
 
 
-def call_ufunc(ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Call a ufunc with operands of which one at least is traced."""
     name = ufunc_name(ufunc)
     if method == "at":
@@ -130,7 +130,7 @@ _CUMULATIVE = {
 }
 
 
-def ufunc_name(ufunc: Any) -> str:
+def ufunc_name(ufunc: np.ufunc) -> str:
     """Return the name of a ufunc as users write it."""
     if set("".join(ufunc.types)) <= set("O->"):
         return "np.frompyfunc"
@@ -197,14 +197,14 @@ def _side(operand: Array, dtype: DType) -> int:
     return int(operand > bounds.max) - int(operand < bounds.min)
 
 
-def _compared(ufunc: Any, left: Any, right: Any) -> Any:
+def _compared(ufunc: np.ufunc, left: Array, right: Array) -> Any:
     """Compare whole numbers with and without a sign, as numpy does: those below zero are below all others."""
     signed, negative = (left, ufunc(-1, 0)) if left.dtype.kind == "i" else (right, ufunc(0, -1))
     found = function_of_ufunc(ufunc)(as_dtype(left, np.uint64), as_dtype(right, np.uint64))
     return jnp.where(jnp.less(signed, 0), bool(negative), found)
 
 
-def _refuse_negative(exponent: Any) -> None:
+def _refuse_negative(exponent: Array) -> None:
     """Refuse negative powers of whole numbers, as numpy does, and those of which nobody knows yet."""
     if not isinstance(exponent, jax.Array):
         if np.any(np.less(exponent, 0)):
@@ -214,7 +214,7 @@ def _refuse_negative(exponent: Any) -> None:
 
 
 @functools.lru_cache(1024)
-def _resolved(ufunc: Any, kinds: tuple[Any, ...], dtype: DType) -> tuple[Any, ...]:
+def _resolved(ufunc: np.ufunc, kinds: tuple[Any, ...], dtype: DType) -> tuple[Any, ...]:
     """Return the dtypes in which numpy computes, and of the results."""
     rest = (None,) * ufunc.nout
     if dtype is None:
@@ -226,7 +226,7 @@ def _resolved(ufunc: Any, kinds: tuple[Any, ...], dtype: DType) -> tuple[Any, ..
 
 
 @functools.cache
-def function_of_ufunc(ufunc: Any) -> Function:
+def function_of_ufunc(ufunc: np.ufunc) -> Function:
     """Return the function of jax's that is a ufunc of numpy's or scipy's."""
     name = ufunc_name(ufunc)
     found: Any
@@ -334,7 +334,7 @@ class Called:
         self._refuse_others(asked, found)
         return found
 
-    def _refuse_others(self, asked: dict[Any, Any], found: Any) -> None:
+    def _refuse_others(self, asked: dict[Any, Any], found: Value) -> None:
         """Refuse what jax computes in another dtype than numpy, of whole numbers and truths.
 
         Numpy says in which, of arrays of ones that take no memory. Of floating-point numbers jax keeps the precision.
@@ -393,7 +393,7 @@ def _counting(dtype: DType) -> Any:
     return np.result_type(dtype, np.uint64 if dtype.kind == "u" else np.int64) if dtype.kind in "iub" else dtype
 
 
-def _are_whole(parts: Any) -> bool:
+def _are_whole(parts: Tree) -> bool:
     """Return whether the arrays among arguments hold whole numbers and truths only."""
     kinds = {leaf.dtype.kind for leaf in jax.tree.leaves(parts) if isinstance(leaf, jax.Array | np.ndarray)}
     return bool(kinds) and kinds.issubset("iub")

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dagad._engines.xla import lines
+from dagad._types import Array, DType
 
 LEAVE = "leave out `engine=`: autograd, the default engine, follows it"
 _KNOWN = (
@@ -103,7 +104,7 @@ def of_read_only(line: str) -> str:
     )
 
 
-def of_kept(line: str, what: str, kept: Any, new: Any) -> str:
+def of_kept(line: str, what: str, kept: Array, new: Array) -> str:
     """Tell that an array that is changed in place would become one of another shape or dtype."""
     return (
         f"{line} changes an array in place, whose {what} is {kept} and would be {new}: numpy keeps it or raises an "
@@ -145,7 +146,7 @@ def of_whole_power() -> str:
     )
 
 
-def of_dtype(name: str, theirs: Any, ours: Any) -> str:
+def of_dtype(name: str, theirs: DType, ours: DType) -> str:
     """Tell that jax computes a function of whole numbers or truths in another dtype than numpy."""
     return (
         f"{lines.here()} calls `{name}` with whole numbers or truths, for which numpy computes in {theirs} and jax in "

@@ -26,7 +26,7 @@ from dagad._engines.xla.protocols import (
 )
 from dagad._engines.xla.written import floating, mirrored
 from dagad._errors import NotDifferentiableError
-from dagad._types import Args, Array, Axis, Function, Kwargs
+from dagad._types import AnyDistribution, Args, Array, Axis, Function, Kwargs
 
 
 def call_scipy(function: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -64,11 +64,11 @@ _OTHERWISE = frozenset(
 _ROOT_2 = float(np.sqrt(2.0))
 
 
-def _huber(delta: Any, r: Array) -> Any:
+def _huber(delta: Array, r: Array) -> Any:
     return jnp.where(jnp.abs(r) <= delta, 0.5 * r**2, delta * (jnp.abs(r) - 0.5 * delta))
 
 
-def _pseudo_huber(delta: Any, r: Array) -> Any:
+def _pseudo_huber(delta: Array, r: Array) -> Any:
     return delta**2 * jnp.expm1(0.5 * jnp.log1p((r / delta) ** 2))
 
 
@@ -143,7 +143,7 @@ def _logsumexp(a: Array, axis: Axis = None, b: Array = None, keepdims: bool = Fa
 # scipy.linalg
 
 
-def _solve(a: Array, b: Array, lower: bool = False, assume_a: Any = None, transposed: bool = False) -> Any:
+def _solve(a: Array, b: Array, lower: bool = False, assume_a: str | None = None, transposed: bool = False) -> Any:
     a = floating(a)
     if assume_a in ("sym", "symmetric", "her", "hermitian", "pos", "positive definite"):
         a = mirrored(a, lower)
@@ -153,7 +153,7 @@ def _solve(a: Array, b: Array, lower: bool = False, assume_a: Any = None, transp
     return jnp.linalg.solve(a, as_dtype(array_of(b), common_dtype([a, array_of(b)])))
 
 
-def _inv(a: Array, assume_a: Any = None, lower: bool = False) -> Any:
+def _inv(a: Array, assume_a: str | None = None, lower: bool = False) -> Any:
     a = floating(a)
     if assume_a in ("sym", "her", "pos"):
         a = mirrored(a, lower)
@@ -172,7 +172,7 @@ def _cho_factor(a: Array, lower: bool = False) -> Any:
     return _cholesky(a, lower) + rest, lower
 
 
-def _cho_solve(c_and_lower: Any, b: Array) -> Any:
+def _cho_solve(c_and_lower: tuple[Array, bool], b: Array) -> Any:
     c, lower = c_and_lower
     c, b = floating(c), floating(b)
     return jsp.linalg.cho_solve((jnp.tril(c) if lower else jnp.triu(c), lower), b)
@@ -189,7 +189,7 @@ def _eigvalsh(a: Array, b: Array = None, lower: bool = True) -> Any:
     return _eigh(a, b, lower, True)
 
 
-def _svd(a: Array, full_matrices: bool = True, compute_uv: bool = True, lapack_driver: Any = None) -> Any:
+def _svd(a: Array, full_matrices: bool = True, compute_uv: bool = True, lapack_driver: str | None = None) -> Any:
     if lapack_driver not in (None, "gesdd"):  # the signs of its vectors are others
         raise NotDifferentiableError(refusals.of_option("scipy.linalg.svd", [f"lapack_driver={lapack_driver!r}"]))
     found = call_function(np.linalg.svd, (a,), {"full_matrices": full_matrices, "compute_uv": compute_uv})
@@ -205,11 +205,13 @@ def _qr(a: Array, mode: str = "full") -> Any:
     raise NotDifferentiableError(refusals.of_option("scipy.linalg.qr", [f"mode={mode!r}"]))
 
 
-def _norm(a: Array, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Any:
+def _norm(a: Array, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False) -> Any:
     return call_function(np.linalg.norm, (a, ord, axis, keepdims), {})
 
 
-def _solve_triangular(a: Array, b: Array, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
+def _solve_triangular(
+    a: Array, b: Array, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False
+) -> Any:
     a, b = floating(a), floating(b)
     return jsp.linalg.solve_triangular(a, b, trans=trans, lower=lower, unit_diagonal=unit_diagonal)
 
@@ -292,7 +294,7 @@ _OF_STATS: dict[str, Function] = {
 }
 
 
-def _of_distribution(method: str, owner: Any) -> Function:
+def _of_distribution(method: str, owner: AnyDistribution) -> Function:
     import scipy.stats as of  # it is there: this is of it
 
     from dagad._rules.scipy_stats import standard_of  # needs scipy.stats, too
@@ -319,7 +321,7 @@ def _of_distribution(method: str, owner: Any) -> Function:
     return call
 
 
-def _defined(owner: Any, method: str, standard: Function, x: Array, *args: Any) -> Any:
+def _defined(owner: AnyDistribution, method: str, standard: Function, x: Array, *args: Any) -> Any:
     """Return a method of a distribution from the logarithm that its standard one has inside the support."""
     *shapes, loc, scale = args
     z = (x - loc) / scale
@@ -338,6 +340,6 @@ _MIDDLE = {"pareto": 2.0}  # somewhere inside the support
 
 
 @functools.cache
-def _names(owner: Any) -> list[str]:
+def _names(owner: AnyDistribution) -> list[str]:
     names = [*filter(None, (owner.shapes or "").replace(" ", "").split(",")), "loc"]
     return [*names, "scale"] if hasattr(owner, "pdf") else names

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special as jss
 
-from dagad._types import Array
+from dagad._types import Array, DType, Tangent
 
 
 def _series(coefficients: list[float], x: Array) -> Any:
@@ -123,7 +123,7 @@ def power_by(exponent: Array) -> Any:
     def power(x: Array) -> Any:
         return jnp.power(x, exponent)
 
-    def slope(tangent: Any, value: Any, x: Array) -> Any:
+    def slope(tangent: Tangent, value: Array, x: Array) -> Any:
         constant = np.equal(exponent, 0)
         lower = power_by(np.where(constant, exponent, exponent - 1))(x)
         return jnp.where(constant, 0.0, exponent * lower) * tangent
@@ -138,7 +138,7 @@ def _whole_power(x: Array, n: Array) -> Any:
 
 
 @_whole_power.defjvp
-def _slope_of_whole_power(given: Any, tangents: Any) -> Any:
+def _slope_of_whole_power(given: tuple[Array, Array], tangents: tuple[Array, Array]) -> Any:
     x, n = given
     lower = _whole_power(x, jnp.where(n == 0, 0, n - 1))
     return _whole_power(x, n), jnp.where(n == 0, 0.0, n * lower) * tangents[0]
@@ -162,7 +162,7 @@ def power(x: Array, y: Array) -> Any:
     return jnp.power(x, y)
 
 
-def exponent_of(given: Array, operand: Array, dtype: Any) -> Any:
+def exponent_of(given: Array, operand: Array, dtype: DType) -> Any:
     """Return an exponent as it was given, instead of as floats: jax knows the slope at zero of whole ones only."""
     if dtype.kind != "f":
         return operand

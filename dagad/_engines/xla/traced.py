@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import is_view
 from dagad._tracing.refusals import library_function_of
-from dagad._types import Args, Array, Axis, DType, Kwargs, Tree, Value
+from dagad._types import Args, Array, Axis, DType, Function, Index, Kwargs, Tree, Value
 
 Trace: Any = jaxs_core.Trace
 Tracer: Any = jaxs_core.Tracer
@@ -103,14 +103,16 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
     def stage_value(self, value: Value) -> Any:
         return XlaArray(self, value)
 
-    def process_primitive(self, primitive: Any, tracers: Any, params: Tree, /) -> Any:
+    def process_primitive(self, primitive: object, tracers: Sequence[Any], params: Tree, /) -> Any:
         return self._bind(primitive, tracers, params)
 
-    def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
+    def process_custom_jvp_call(
+        self, primitive: object, fun: Function, jvp: Function, tracers: Sequence[Any], /, **params: Any
+    ) -> Any:
         return self._bind(primitive, tracers, {"subfuns": (fun, jvp), **params})
 
     def process_custom_vjp_call(
-        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any
+        self, primitive: object, fun: Function, fwd: Function, bwd: Function, tracers: Sequence[Any], /, **params: Any
     ) -> Any:
         return self._bind(primitive, tracers, {"subfuns": (fun, fwd, bwd), **params})
 
@@ -187,7 +189,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     __slots__ = ("ghost", "inner", "stale")
     __pandas_priority__ = 10_000
 
-    def __init__(self, trace: NumpyTrace, inner: Any) -> None:
+    def __init__(self, trace: NumpyTrace, inner: Array) -> None:
         self._trace = trace  # type: ignore[misc]  # a slot of jax's
         self.aval = typeof(inner)  # type: ignore[misc]  # the same
         self.inner = inner
@@ -223,7 +225,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         name = library_function_of(sys._getframe(1))
         raise self._trace.refused(NotDifferentiableError(refusals.of_conversion(name)))
 
-    def __setitem__(self, where: Any, value: Value) -> None:
+    def __setitem__(self, where: Index, value: Value) -> None:
         raise self._trace.refused(NotDifferentiableError(refusals.of_assignment()))
 
     def __reduce__(self) -> Any:
@@ -236,7 +238,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     def __copy__(self) -> Any:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         return self
 
     def __repr__(self) -> str:
@@ -257,16 +259,16 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
 
     # Protocols
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         self._trace.note_numpy()
         with self._trace.inside():
             return call_ufunc(ufunc, method, inputs, kwargs)
 
-    def __array_function__(self, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    def __array_function__(self, func: Function, types: object, args: Args, kwargs: Kwargs) -> Any:
         self._trace.note_numpy()
         return _called(self._trace, func, args, kwargs)
 
-    def __dagad_scipy__(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    def __dagad_scipy__(self, function: Function, args: Args, kwargs: Kwargs) -> Any:
         """Call a function of scipy's that knows no protocol: see `_rules/scipy_functions`."""
         self._trace.note_numpy()
         with self._trace.inside():
@@ -274,7 +276,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
 
     # Entries
 
-    def __getitem__(self, where: Any) -> Any:
+    def __getitem__(self, where: Index) -> Any:
         if self._trace.depth or not isinstance(self.dtype, np.dtype):  # random keys have a dtype of jax's
             return Tracer.__getitem__(self, where)
         with self._trace.inside():
@@ -310,17 +312,17 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         """Return what jax has under a name."""
         return Tracer.__getattr__(self, name)
 
-    def reshape(self, *shape: Any, order: Any = "C", **rest: Any) -> Any:
+    def reshape(self, *shape: Any, order: Literal["C", "F"] = "C", **rest: Any) -> Any:
         """Return the array in another shape, given as one argument or as several."""
         if rest.keys() - {"copy"}:
             return self._of_jax("reshape")(*shape, order=order, **rest)
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
 
-    def ravel(self, order: Any = "C", **rest: Any) -> Any:
+    def ravel(self, order: Literal["C", "F"] = "C", **rest: Any) -> Any:
         """Return the entries in one dimension."""
         return self._of_jax("ravel")(order, **rest) if rest else np.ravel(self, order)
 
-    def flatten(self, order: Any = "C", **rest: Any) -> Any:
+    def flatten(self, order: Literal["C", "F"] = "C", **rest: Any) -> Any:
         """Return a copy of the entries in one dimension."""
         return self._of_jax("flatten")(order, **rest) if rest else np.ravel(self, order).copy()
 
@@ -337,7 +339,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
             )
         return _called(self._trace, np.astype, (self, dtype), {"copy": kwargs.get("copy", True)})
 
-    def compress(self, condition: Array, axis: Axis = None, out: Any = None) -> Any:
+    def compress(self, condition: Array, axis: Axis = None, out: Array = None) -> Any:
         """Return the entries where a condition is true."""
         return np.compress(condition, self, axis, out)
 
@@ -346,7 +348,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         del order
         return XlaArray(self._trace, self.inner)
 
-    def view(self, dtype: DType = None, type: Any = None) -> Any:
+    def view(self, dtype: DType = None, type: type[Any] | None = None) -> Any:
         """Return the array: as another class, it is what it was."""
         del type
         with self._trace.inside():
@@ -373,7 +375,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
     itemsize = property(lambda self: self.dtype.itemsize)
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: Array) -> Any:
         is_square = type(other) is int and other == 2 and self.dtype == bool  # of truths numpy has another dtype then
         return np.square(self) if is_square else operate(np.power, self, self, other)
 
@@ -381,7 +383,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         return np.round(self, n or 0)
 
 
-def _called(trace: NumpyTrace, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _called(trace: NumpyTrace, func: Function, args: Args, kwargs: Kwargs) -> Any:
     with trace.inside():
         found = call_function(func, args, kwargs)
         return of_function(func, args, kwargs, found, XlaArray)
@@ -399,14 +401,14 @@ def _method(name: str) -> Any:
     return method
 
 
-def _operators(ufunc: Any) -> Any:
-    def forward(self: Any, other: Any) -> Any:
+def _operators(ufunc: np.ufunc) -> Any:
+    def forward(self: Any, other: Array) -> Any:
         return operate(ufunc, self, self, other)
 
-    def backward(self: Any, other: Any) -> Any:
+    def backward(self: Any, other: Array) -> Any:
         return operate(ufunc, self, other, self)
 
-    def in_place(self: Any, other: Any) -> Any:
+    def in_place(self: Any, other: Array) -> Any:
         found = operate(ufunc, self, self, other)
         if found is NotImplemented or not (self.ndim or self.ghost is not None):  # a number is no memory
             return found
@@ -415,7 +417,7 @@ def _operators(ufunc: Any) -> Any:
     return forward, backward, in_place
 
 
-def _unary(ufunc: Any) -> Any:
+def _unary(ufunc: np.ufunc) -> Any:
     def apply(self: Any) -> Any:
         with self._trace.inside():
             return call_ufunc(ufunc, "__call__", (self,), {})

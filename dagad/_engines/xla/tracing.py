@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -92,7 +93,7 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
                 raise NotDifferentiableError(refusals.of_draws(base.name, drawn))
 
 
-def _tried(trace: Callable[[], Any], context: Any) -> tuple[Any, Exception | None]:
+def _tried(trace: Callable[[], Any], context: AbstractContextManager[object]) -> tuple[Any, Exception | None]:
     with context:
         try:
             return trace(), None

@@ -25,13 +25,13 @@ from dagad._engines.xla.protocols import (
 )
 from dagad._engines.xla.special import power
 from dagad._errors import NotDifferentiableError
-from dagad._types import Array, Axis, DType, Function, Shape
+from dagad._types import Array, Axis, DType, Function, Shape, Tree
 
 # Of several arrays
 
 
 def _joined(function: Function) -> Function:
-    def join(arrays: Any, *args: Any, dtype: DType = None, casting: Any = "same_kind", **kwargs: Any) -> Any:
+    def join(arrays: Tree, *args: Any, dtype: DType = None, casting: Any = "same_kind", **kwargs: Any) -> Any:
         if isinstance(arrays, list | tuple):
             arrays = [array_of(each) for each in arrays]
             arrays = [each if hasattr(each, "dtype") else np.asarray(each) for each in arrays]
@@ -49,19 +49,21 @@ def _joined(function: Function) -> Function:
     return functools.wraps(function)(join)
 
 
-def _block(arrays: Any) -> Any:
+def _block(arrays: Tree) -> Any:
     leaves, treedef = jax.tree.flatten(arrays)
     dtype = common_dtype(leaves)
     return jnp.block(jax.tree.unflatten(treedef, [as_dtype(leaf, dtype) for leaf in leaves]))
 
 
-def _append(arr: Array, values: Any, axis: Axis = None) -> Any:
+def _append(arr: Array, values: Array, axis: Axis = None) -> Any:
     return _joined(jnp.concatenate)(
         [np.ravel(arr), np.ravel(array_of(values))] if axis is None else [arr, values], axis or 0
     )
 
 
-def _einsum(*operands: Any, optimize: Any = False, dtype: DType = None, casting: Any = "safe", order: str = "K") -> Any:
+def _einsum(
+    *operands: Any, optimize: object = False, dtype: DType = None, casting: Any = "safe", order: str = "K"
+) -> Any:
     del order
     first, rest = ((operands[0],), operands[1:]) if isinstance(operands[0], str) else ((), operands)
     arrays = [array_of(each) for each in (rest if first else rest[0 : len(rest) - len(rest) % 2 : 2])]
@@ -81,7 +83,7 @@ def _einsum(*operands: Any, optimize: Any = False, dtype: DType = None, casting:
 # Of one array
 
 
-def _astype(x: Array, dtype: DType, *, copy: bool = True, device: Any = None) -> Any:
+def _astype(x: Array, dtype: DType, *, copy: bool = True, device: object = None) -> Any:
     del copy, device
     dtype = np.dtype(dtype)
     if x.dtype.kind == "c" and dtype.kind in "fiu":
@@ -95,7 +97,9 @@ def _asarray(a: Array, dtype: DType = None, **options: Any) -> Any:
     return found if dtype is None else _astype(found, dtype)
 
 
-def _clip(a: Array, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def _clip(
+    a: Array, a_min: Array = None, a_max: Array = None, out: object = None, *, min: Array = None, max: Array = None
+) -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.clip"))
     low, high = (a_min if min is None else min), (a_max if max is None else max)
@@ -108,7 +112,7 @@ def _clip(a: Array, a_min: Any = None, a_max: Any = None, out: Any = None, *, mi
     return found if high is None else np.minimum(found, high)
 
 
-def _nan_to_num(x: Array, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def _nan_to_num(x: Array, copy: bool = True, nan: Array = 0.0, posinf: Array = None, neginf: Array = None) -> Any:
     if not copy:
         raise NotDifferentiableError(refusals.of_out("np.nan_to_num"))
     return Called(np.nan_to_num)(x, True, nan, posinf, neginf)
@@ -132,7 +136,7 @@ def _quantiles(func: Function, most: float) -> Function:
 
 
 def _full_like(
-    a: Array, fill_value: Any, dtype: DType = None, order: Any = "K", subok: bool = True, shape: Shape = None
+    a: Array, fill_value: Array, dtype: DType = None, order: str = "K", subok: bool = True, shape: Shape = None
 ) -> Any:
     del order, subok
     own = np.dtype(a.dtype if dtype is None else dtype)
@@ -144,7 +148,7 @@ def _full_like(
 
 def _like(make: Function) -> Function:
     def made(
-        a: Array, dtype: DType = None, order: Any = "K", subok: bool = True, shape: Shape = None, **rest: Any
+        a: Array, dtype: DType = None, order: str = "K", subok: bool = True, shape: Shape = None, **rest: Any
     ) -> Any:
         del order, subok, rest
         return make(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
@@ -177,14 +181,14 @@ def _ravel(a: Array, order: str = "C") -> Any:
     return jnp.ravel(a, order=order if order == "F" else "C")
 
 
-def _reshape(a: Array, /, shape: Shape = None, order: str = "C", *, copy: Any = None) -> Any:
+def _reshape(a: Array, /, shape: Shape = None, order: str = "C", *, copy: bool | None = None) -> Any:
     del copy
     if order == "A" and a.ndim > 1:
         raise NotDifferentiableError(refusals.of_option("np.reshape", ["order='A'"]))
     return jnp.reshape(a, shape, order=order)
 
 
-def _round(a: Array, decimals: int = 0, out: Any = None) -> Any:
+def _round(a: Array, decimals: int = 0, out: object = None) -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.round"))
     if decimals < 0 and a.dtype.kind in "iu":
@@ -209,7 +213,7 @@ def _divided(function: Function) -> Function:
     return functools.wraps(function)(divided)
 
 
-def _vander(x: Array, N: Any = None, increasing: bool = False) -> Any:
+def _vander(x: Array, N: int | None = None, increasing: bool = False) -> Any:
     x = array_of(x)
     dtype = np.promote_types(x.dtype, int) if x.dtype.kind in "iub" else x.dtype
     if x.ndim != 1 or x.dtype.kind != "f":
@@ -218,7 +222,7 @@ def _vander(x: Array, N: Any = None, increasing: bool = False) -> Any:
     return power(jnp.asarray(x)[:, None], exponents if increasing else exponents[::-1])
 
 
-def _gradient(f: Any, *varargs: Any, axis: Axis = None, edge_order: int = 1) -> Any:
+def _gradient(f: Array, *varargs: Any, axis: Axis = None, edge_order: int = 1) -> Any:
     if edge_order != 1:
         raise NotDifferentiableError(refusals.of_option("np.gradient", [f"edge_order={edge_order}"]))
     if f.dtype == bool:
@@ -226,7 +230,7 @@ def _gradient(f: Any, *varargs: Any, axis: Axis = None, edge_order: int = 1) -> 
     return jnp.gradient(floating(f), *map(array_of, varargs), axis=axis)
 
 
-def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+def _ediff1d(ary: Array, to_end: Array = None, to_begin: Array = None) -> Any:
     ary = array_of(ary)
     ends = [each if each is None or isinstance(each, jax.Array) else np.asarray(each) for each in (to_end, to_begin)]
     for name, each in zip(("to_end", "to_begin"), ends, strict=True):
@@ -243,7 +247,7 @@ def _nextafter(x: Array, y: Array) -> Any:
 def _masked(function: Function) -> Function:
     """Return a function that does not look at entries that are left out: nan there has nan as derivative."""
 
-    def masked(a: Array, *args: Any, where: Any = True, **kwargs: Any) -> Any:
+    def masked(a: Array, *args: Any, where: Array = True, **kwargs: Any) -> Any:
         if where is True:
             return Called(getattr(np, function.__name__), function)(a, *args, **kwargs)
         a = jnp.where(where, floating(a), 0.0)
@@ -301,7 +305,7 @@ def _refused(sentence: Callable[[], str]) -> Function:
     return refuse
 
 
-def _missing(func: Any, why: str = "") -> Function:
+def _missing(func: Function, why: str = "") -> Function:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotDifferentiableError(refusals.of_function(public_name(func), why))
 
@@ -326,7 +330,9 @@ min_scalar_type einsum_path tril_indices_from triu_indices_from diag_indices_fro
 """.split()
 
 
-def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
+def _histogramdd(
+    sample: Array, bins: Array = 10, range: Array = None, density: bool | None = None, weights: Array = None
+) -> Any:
     """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
     columns = array_of(sample)
     if isinstance(sample, list | tuple):
@@ -343,7 +349,7 @@ def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any 
 
 
 def _histogram2d(
-    x: Array, y: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None
+    x: Array, y: Array, bins: Array = 10, range: Array = None, density: bool | None = None, weights: Array = None
 ) -> tuple[Any, Any, Any]:
     if (isinstance(bins, list | tuple) or np.ndim(bins)) and len(bins) not in (1, 2):  # the edges of both
         bins = [bins, bins]

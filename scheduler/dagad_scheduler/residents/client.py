@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from dagad_scheduler._types import Client
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.residents.connections import Connections
 from dagad_scheduler.residents.messages import all_packed, has_buffers, nbytes
@@ -50,7 +51,7 @@ class _OutOfReach(Exception):
     """A worker can't be connected to from here."""
 
 
-def lines_of(client: Any) -> Lines:
+def lines_of(client: Client) -> Lines:
     """Return the lines of a client; they stay for as long as somebody else refers to them."""
     place: _Place = client.extensions.setdefault("dagad-lines", _Place())
     with place.lock:
@@ -61,18 +62,18 @@ def lines_of(client: Any) -> Lines:
     return found
 
 
-def _call_later(client: Any, seconds: float, call: Callable[[], None]) -> None:
+def _call_later(client: Client, seconds: float, call: Callable[[], None]) -> None:
     client.loop.asyncio_loop.call_later(seconds, call, context=contextvars.Context())
 
 
-def _report(client: Any, told: dict[str, Any]) -> None:
+def _report(client: Client, told: dict[str, Any]) -> None:
     task = asyncio.create_task(_send(client, told), name="dagad-report")
     place: _Place = client.extensions["dagad-lines"]
     place.sending.add(task)
     task.add_done_callback(place.sending.discard)
 
 
-async def _send(client: Any, told: dict[str, Any]) -> None:
+async def _send(client: Client, told: dict[str, Any]) -> None:
     if client.status == "running":
         with contextlib.suppress(OSError):
             await client.scheduler.log_event(topic=TOPIC, msg=told)
@@ -94,7 +95,7 @@ def _nothing() -> None:
 class Lines:
     """Calls to the residents of a client's cluster."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Client) -> None:
         self._client, self._name = client, uuid.uuid4().hex
         self._connections = Connections()
         self._relayed = 0.0
@@ -368,7 +369,7 @@ def _hang_up_all(loop: Any, connections: Connections, standing: Standing) -> Non
         loop.add_callback(end)
 
 
-async def _hang_up_with(client: Any, connections: Connections) -> None:
+async def _hang_up_with(client: Client, connections: Connections) -> None:
     """Hang up when the client is closed: workers then forget what it left there, whoever still refers to it here."""
     try:
         while connections and client.status not in ("closing", "closed"):

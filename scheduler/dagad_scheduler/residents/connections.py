@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dagad_scheduler._types import Comm
+
 MOST_IDLE = 4  # a worker; as many as evaluations whose tapes it keeps
 
 
@@ -41,11 +43,11 @@ class Connections:
         self.add(address, comm)
         return comm
 
-    def add(self, address: str, comm: Any) -> None:
+    def add(self, address: str, comm: Comm) -> None:
         """Note a connection that a call is using."""
         self._busy.setdefault(address, []).append(comm)
 
-    def give_back(self, address: str, comm: Any) -> None:
+    def give_back(self, address: str, comm: Comm) -> None:
         """Have others use a connection whose call is answered."""
         if self._leave(address, comm):
             idle = self._idle.setdefault(address, [])
@@ -53,7 +55,7 @@ class Connections:
             while len(idle) > MOST_IDLE:
                 idle.pop(0).abort()
 
-    def hang_up(self, address: str, comm: Any) -> None:
+    def hang_up(self, address: str, comm: Comm) -> None:
         """Close a connection whose call is given up: what comes over it is nobody's any more."""
         self._leave(address, comm)
         comm.abort()
@@ -70,7 +72,7 @@ class Connections:
                 for comm in some.popitem()[1]:
                     comm.abort()
 
-    def _leave(self, address: str, comm: Any) -> bool:
+    def _leave(self, address: str, comm: Comm) -> bool:
         """Return whether a connection was busy, and not closed meanwhile with all others."""
         busy = self._busy.get(address, [])
         if comm not in busy:

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from dagad_scheduler._types import Worker
 from dagad_scheduler.residents.messages import blob
 from dagad_scheduler.residents.store import Store
 
@@ -41,7 +42,7 @@ class Sums(Protocol):
 class Exchange:
     """The sums of one worker: in `_sums` by the numbers of their calls, touched by the event loop only."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker, self._sums = worker, Store(worker, SHARE, MOST)
 
     def __len__(self) -> int:

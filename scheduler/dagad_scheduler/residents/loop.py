@@ -130,7 +130,7 @@ class Loop:
     def program(
         self,
         what: Hashable,
-        fingerprint: Any,
+        fingerprint: object,
         same: Callable[[Any, Any], bool],
         pack: Callable[[], list[bytes]],
         program_of: Callable[[list[bytes]], list[memoryview]],

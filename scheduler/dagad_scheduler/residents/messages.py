@@ -19,14 +19,14 @@ def blob(buffer: Any) -> Any:
     return to_serialize(np.frombuffer(buffer, np.uint8))
 
 
-def has_buffers(part: Any) -> bool:
+def has_buffers(part: object) -> bool:
     """Return whether part of a call, as messages take it, is more than a few words."""
     from dagad_scheduler.private_distributed import to_serialize
 
     return any(map(has_buffers, part)) if isinstance(part, list) else isinstance(part, bytes | to_serialize)
 
 
-def nbytes(part: Any) -> int:
+def nbytes(part: object) -> int:
     """Return how large the buffers are in part of a call, as messages take it."""
     from dagad_scheduler.private_distributed import to_serialize
 
@@ -39,7 +39,7 @@ def nbytes(part: Any) -> int:
 _BUFFERS = (np.ndarray, memoryview)
 
 
-def packed(part: Any) -> Any:
+def packed(part: object) -> Any:
     """Return part of a call as a message takes it."""
     if isinstance(part, _BUFFERS):
         return blob(part)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from distributed import WorkerPlugin
 
+from dagad_scheduler._types import Worker
 from dagad_scheduler.departures import heed
 from dagad_scheduler.residents.reports import WANTED
 from dagad_scheduler.residents.service import Desk
@@ -16,7 +15,7 @@ class Resident(WorkerPlugin):
 
     name, idempotent = "dagad-resident", True
 
-    def setup(self, worker: Any) -> None:
+    def setup(self, worker: Worker) -> None:
         """Open the desk."""
         heed(worker)
         self.desk = Desk(worker)
@@ -25,7 +24,7 @@ class Resident(WorkerPlugin):
         worker.handlers["dagad_sums"] = self.desk.exchange.give
         worker.stream_handlers[WANTED] = self.desk.wanted
 
-    def teardown(self, worker: Any) -> None:
+    def teardown(self, worker: Worker) -> None:
         """Close it; it may still be told what is wanted."""
         for name in ("dagad_line", "dagad_relayed", "dagad_sums"):
             worker.handlers.pop(name, None)

@@ -58,7 +58,12 @@ class Reports:
 class OfWorker(Reports):
     """What a worker tells; `held` returns how many linearizations it holds, and their bytes."""
 
-    def __init__(self, later: Any, send: Any, held: Callable[[], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        later: Callable[[float, Callable[[], None]], Any],
+        send: Callable[[dict[str, Any]], Any],
+        held: Callable[[], tuple[int, int]],
+    ) -> None:
         super().__init__(later, send)
         self._held, self._sampled = held, 0.0
         self._clear()
@@ -104,7 +109,9 @@ class OfWorker(Reports):
 class OfClient(Reports):
     """What a client tells, whose name is `client`."""
 
-    def __init__(self, later: Any, send: Any, client: str) -> None:
+    def __init__(
+        self, later: Callable[[float, Callable[[], None]], Any], send: Callable[[dict[str, Any]], Any], client: str
+    ) -> None:
         super().__init__(later, send)
         self._client = client
         self._loops: dict[tuple[str, str], list[Any]] = {}

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+from dagad_scheduler._types import Worker
 from dagad_scheduler.roles import Key
 
 
@@ -20,7 +21,7 @@ class as_task:
 
     __slots__ = ("_before", "_began", "_key", "_spans", "_token", "_worker")
 
-    def __init__(self, worker: Any, key: Key, spans: list[tuple[float, float, int]] | None = None) -> None:
+    def __init__(self, worker: Worker, key: Key, spans: list[tuple[float, float, int]] | None = None) -> None:
         self._worker, self._key, self._spans = worker, key, spans
 
     def __enter__(self) -> None:

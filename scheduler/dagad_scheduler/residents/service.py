@@ -36,6 +36,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dagad_scheduler._types import Comm, Worker
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.residents.exchange import Exchange, Part, Sums
 from dagad_scheduler.residents.messages import blob
@@ -94,7 +95,7 @@ class Program(Protocol):
     def is_current(self) -> bool:
         """Return whether it still is what was sent; else it has to be sent again."""
 
-    def job(self, message: dict[str, Any], held: Any) -> Job:
+    def job(self, message: dict[str, Any], held: object) -> Job:
         """Return one call, with what an earlier one left behind; if the message says `keep`, it may do so itself."""
 
 
@@ -140,7 +141,7 @@ class Guest:
 class Desk:
     """Takes calls on one worker."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._clients: dict[str, Guest] = {}
         self._programs: OrderedDict[str, Known] = OrderedDict()
@@ -169,7 +170,7 @@ class Desk:
         """Return whether a call is being answered, or one was within so many seconds."""
         return bool(self._now) or time.monotonic() < self._last + patience
 
-    async def line(self, comm: Any, client: str = "") -> Any:
+    async def line(self, comm: Comm, client: str = "") -> Any:
         """Serve a client that keeps its connection open; what runs is told to stop when it hangs up."""
         from dagad_scheduler.private_distributed import Status
 
@@ -204,7 +205,7 @@ class Desk:
                 guest.left -= last
         return Status.dont_reply
 
-    async def _answer(self, comm: Any, message: dict[str, Any], stopped: Callable[[], bool]) -> None:
+    async def _answer(self, comm: Comm, message: dict[str, Any], stopped: Callable[[], bool]) -> None:
         reply = await self.call(message, stopped)
         with contextlib.suppress(OSError):
             await comm.write(reply)
@@ -420,5 +421,5 @@ def _name_of(token: str) -> str:
     return token.partition("-")[0]
 
 
-def _key(key: Any) -> Key:
+def _key(key: object) -> Key:
     return tuple(key) if isinstance(key, list) else key

@@ -33,6 +33,7 @@ from typing import Any
 
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 
+from dagad_scheduler._types import Client
 from dagad_scheduler.private import LLGExpr, Task
 from dagad_scheduler.roles import Key, Names, Role
 
@@ -65,7 +66,7 @@ async def stand_for_loop(key: Key, address: str) -> None:
             return
 
 
-def standing_of(client: Any) -> Standing:
+def standing_of(client: Client) -> Standing:
     """Return what stands for the loops of a client; it stays with the client."""
     found: Standing = client.extensions.setdefault("dagad-standing", Standing(client))
     return found
@@ -74,7 +75,7 @@ def standing_of(client: Any) -> Standing:
 class Standing:
     """Has a task on every worker for as long as it is called again and again."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self._calls: list[tuple[str, ...]] = []
         self._last: dict[str, float] = {}

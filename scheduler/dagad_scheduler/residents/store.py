@@ -16,6 +16,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any, Protocol
 
+from dagad_scheduler._types import Worker
+
 USUAL_MEMORY = 2**30
 WEIGH_AFTER = 0.1  # seconds after a call in which it may be asked for: most things need not be measured
 
@@ -30,7 +32,7 @@ class Item(Protocol):
 class Store:
     """Things by their numbers: at most so many, and in a share of the worker's memory."""
 
-    def __init__(self, worker: Any, share: float, most: int | None = None) -> None:
+    def __init__(self, worker: Worker, share: float, most: int | None = None) -> None:
         self._worker, self._share, self._most = worker, share, most
         self._items: OrderedDict[str, Any] = OrderedDict()
         self._sizes: dict[str, int] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from dask.callbacks import Callback
@@ -26,7 +26,7 @@ class Told:
     """Callbacks that are told of the tasks of one run."""
 
     def __init__(
-        self, callbacks: Any, graph: Mapping[Key, Any], keys: set[Key], order: Callable[[Key], int | None]
+        self, callbacks: Iterable[Any], graph: Mapping[Key, Any], keys: set[Key], order: Callable[[Key], int | None]
     ) -> None:
         self._callbacks, self._graph, self._keys, self._order = callbacks, graph, keys, order
         _, _, self._pretask, self._posttask, _ = unpack_callbacks(callbacks)
@@ -51,7 +51,7 @@ class Told:
             for callback in self._pretask:
                 callback(key, self._graph, self._state)
 
-    def after(self, key: Key, result: Any) -> None:
+    def after(self, key: Key, result: object) -> None:
         with self._lock:
             self._state["cache"][key] = result
             finish_task(self._graph, key, self._state, self._keys, self._order)
@@ -68,7 +68,7 @@ class Told:
 
 @contextlib.contextmanager
 def telling(
-    callbacks: Any, graph: dict[Key, Any], keys: set[Key], order: Callable[[Key], int | None]
+    callbacks: object, graph: dict[Key, Any], keys: set[Key], order: Callable[[Key], int | None]
 ) -> Iterator[Told | None]:
     """Enter Dask's callbacks around one run: those given, or those that are active; None where there are none.
 

@@ -24,6 +24,7 @@ from typing import Any
 import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 
+from dagad_scheduler._types import Client, Server
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.private import LLGExpr
 from dagad_scheduler.process import calmed
@@ -81,7 +82,13 @@ class ClusterRun:
     """One graph on its way through a cluster."""
 
     def __init__(
-        self, client: Any, graph: dict[Key, Any], keys: list[Key], on_result: OnResult, keep: list[Key], kept: Any
+        self,
+        client: Client,
+        graph: dict[Key, Any],
+        keys: list[Key],
+        on_result: OnResult,
+        keep: list[Key],
+        kept: Mapping[Key, Any],
     ):
         self._client, self._graph, self._on_result = client, graph, on_result
         wanted = [*keys, *keep]
@@ -166,7 +173,7 @@ class ClusterRun:
                 self._waits_for,
             )
 
-    def _ask(self, function: Callable[..., Any], otherwise: Any, **about: Any) -> Any:
+    def _ask(self, function: Callable[..., Any], otherwise: object, **about: Any) -> Any:
         """Return what a function finds on the scheduler, which at some sites runs none."""
         try:
             return self._client.run_on_scheduler(function, **about)
@@ -238,7 +245,7 @@ class ClusterRun:
         return Progress(totals[0] - left[0], totals[0], totals[1] - left[1], totals[1], self._waits_for)
 
 
-def _account(dask_scheduler: Any, names: list[str], ends: list[Key]) -> Account:
+def _account(dask_scheduler: Server, names: list[str], ends: list[Key]) -> Account:
     """Return, on the scheduler, what the tasks of some groups took, and how large the results are that left it."""
     seconds: dict[str, float] = {}
     for name in names:
@@ -250,14 +257,14 @@ def _account(dask_scheduler: Any, names: list[str], ends: list[Key]) -> Account:
     return Account(seconds, 0, sum(task.nbytes or 0 for task in tasks if task is not None))
 
 
-def _tasks_left(dask_scheduler: Any, groups: list[list[str]]) -> list[int]:
+def _tasks_left(dask_scheduler: Server, groups: list[list[str]]) -> list[int]:
     """Count, on the scheduler, the tasks of some groups that have not been computed yet."""
     waiting = ("waiting", "queued", "processing", "no-worker", "erred")
     found = [[dask_scheduler.task_groups.get(name) for name in names] for names in groups]
     return [sum(group.states[state] for group in some if group for state in waiting) for some in found]
 
 
-def _is_without_workers(dask_scheduler: Any, groups: list[str]) -> bool:
+def _is_without_workers(dask_scheduler: Server, groups: list[str]) -> bool:
     """Return, on the scheduler, whether tasks of some groups find no worker that may run them."""
     found = [dask_scheduler.task_groups.get(name) for name in groups]
     return any(group.states["no-worker"] for group in found if group)
@@ -279,7 +286,7 @@ def _secede() -> bool:
     return True
 
 
-def _revive(client: Any, kept: Mapping[Key, Any]) -> None:
+def _revive(client: Client, kept: Mapping[Key, Any]) -> None:
     """Try again what Dask has given up only because it was on its way when workers died of something else."""
     given_up = [future for future in kept.values() if getattr(future, "status", None) == "error"]
     lost = [future for future in given_up if type(future.exception()).__name__ == "KilledWorker"]
@@ -292,7 +299,7 @@ class Cluster:
 
     name, remote, workers = "distributed", True, None
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self._lines: Lines | None = None
 

@@ -102,7 +102,7 @@ class _Lent(Executor):
         return future
 
 
-def lent(pool: Any) -> tuple[Executor | None, int | None]:
+def lent(pool: object) -> tuple[Executor | None, int | None]:
     """Return what somebody gave as `pool` as an executor, and how many threads it has, if that is known."""
     if pool is None:
         return None, None

@@ -101,7 +101,7 @@ class LocalRun:
         for key in (self._wanted | self._keep) - waiting.keys():
             self._report(key, data[key])
 
-    def _report(self, key: Key, result: Any) -> None:
+    def _report(self, key: Key, result: object) -> None:
         if key in self._wanted:
             self._on_result(key, result)
         if key in self._keep:
@@ -151,7 +151,7 @@ class LocalRun:
                 raise
             return None
 
-    def _land(self, key: Key, result: Any, seconds: float) -> None:
+    def _land(self, key: Key, result: object, seconds: float) -> None:
         data, uses, waiting = self._data, self._uses, self._waiting
         dependents = self._dependents.get(key)
         if dependents:

@@ -83,7 +83,7 @@ def _is_of_one_chunk(key: Key) -> bool:
     return role_of(key) == Role.INPUT and isinstance(key, tuple) and isinstance(key[1], tuple)
 
 
-def _given(value: Any) -> Any:
+def _given(value: object) -> Any:
     """Return what was sent with the graph."""
     return value
 
@@ -92,7 +92,7 @@ def _nothing() -> None:
     """Do nothing, wherever there is a worker."""
 
 
-def _after(anchor: None, func: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _after(anchor: None, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run a task that needs nothing but a worker."""
     del anchor
     return func(*args, **kwargs)

@@ -44,7 +44,7 @@ def resolve(scheduler: Any = None) -> Scheduler:
     return Foreign(get)
 
 
-def _named(scheduler: Any) -> Any:
+def _named(scheduler: object) -> Any:
     """Return what Dask calls by a name; asked itself, it looks for a client first, which takes longer than a chunk."""
     return dask.base.named_schedulers.get(scheduler.lower()) if isinstance(scheduler, str) else None
 

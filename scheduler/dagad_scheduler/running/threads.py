@@ -60,7 +60,7 @@ class Threads:
         """Prepare a run of numbered parts that need no graph, in their order; it begins when somebody waits for it."""
         return PartsRun(n_parts, run_part, self._helpers(), role)
 
-    def get(self, dsk: Graph, keys: Any, callbacks: Any = None, **_: Any) -> Any:
+    def get(self, dsk: Graph, keys: object, callbacks: object = None, **_: Any) -> Any:
         """Compute `keys` of a graph: Dask's ``get`` protocol, for ``dask.compute(..., scheduler=Threads().get)``."""
         graph = convert_legacy_graph(ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk))
         wanted, results = dict.fromkeys(_flat(keys)), dict[Key, Any]()
@@ -82,15 +82,15 @@ class Sync(Threads):
         super().__init__(num_workers=1, name="sync")
 
 
-def _flat(keys: Any) -> list[Key]:
+def _flat(keys: object) -> list[Key]:
     return [key for item in keys for key in _flat(item)] if isinstance(keys, list) else [keys]
 
 
-def _nested(keys: Any, results: Mapping[Key, Any]) -> Any:
+def _nested(keys: object, results: Mapping[Key, Any]) -> Any:
     return tuple(_nested(key, results) for key in keys) if isinstance(keys, list) else results[keys]
 
 
-def get(dsk: Any, keys: Any, **kwargs: Any) -> Any:
+def get(dsk: Graph, keys: object, **kwargs: Any) -> Any:
     """Compute `keys` of a Dask graph in threads, values first: ``dask.compute(..., scheduler=dagad.get)``.
 
     For any Dask collection: arrays, bags, Delayed and others. The time grows with the number of tasks, also where that

@@ -123,7 +123,7 @@ class Board:
         tasks = self._groups[head] = evaluation.groups[head] = Tasks(evaluation, role)
         return tasks
 
-    def _landed_again(self, tasks: Tasks, index: Any) -> None:
+    def _landed_again(self, tasks: Tasks, index: object) -> None:
         tasks.landed[index] += 1
         self.n_recomputed += tasks.role is not Role.SUM
 
@@ -164,7 +164,7 @@ class Board:
         self.n_failed += 1
         self._note_error(tasks.evaluation.function, str(tasks.role), f"task {key[1]}", text, told.get("worker"))
 
-    def _note_error(self, function: str, role: str, where: str, text: str, worker: Any) -> None:
+    def _note_error(self, function: str, role: str, where: str, text: str, worker: object) -> None:
         found = {"function": function, "role": role, "where": where, "error": text[:MOST_LETTERS]}
         self._errors.append({"time": self._clock(), **found, "worker": str(worker or "")})
 

@@ -11,6 +11,7 @@ from typing import Any
 import dask
 from bokeh.application import Application
 from bokeh.application.handlers.function import FunctionHandler
+from bokeh.document import Document
 from bokeh.layouts import column, row
 from bokeh.models import (
     ColumnDataSource,
@@ -25,6 +26,7 @@ from bokeh.plotting import figure
 from dask.utils import format_bytes
 from tornado.ioloop import IOLoop
 
+from dagad_scheduler._types import Server
 from dagad_scheduler.private_dashboard import (
     BOKEH_THEME,
     BokehTornado,
@@ -113,7 +115,7 @@ class serve(DaskBokehTornado):  # type: ignore[misc]  # untyped
         return {*super().app_paths, *self._dasks.app_paths}
 
 
-def page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+def page(scheduler: Server, extra: dict[str, Any], doc: Document) -> None:
     """Make the page."""
     _fill(scheduler, doc)
     doc.title = "Dask: dagad"
@@ -121,14 +123,14 @@ def page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     doc.template_variables.update(extra)
 
 
-def plot(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+def plot(scheduler: Server, extra: dict[str, Any], doc: Document) -> None:
     """Make the same without Dask's navigation, for JupyterLab."""
     del extra
     _fill(scheduler, doc)
     doc.title = "Dask: dagad"
 
 
-def _fill(scheduler: Any, doc: Any) -> None:
+def _fill(scheduler: Server, doc: Document) -> None:
     view = View(lambda: scheduler.plugins.get(NAME))
     view.update()
     doc.add_root(view.root)
@@ -211,7 +213,7 @@ class View:
         _set(self._strip, "visible", bool(cells))
 
 
-def _set(model: Any, name: str, value: Any) -> None:
+def _set(model: object, name: str, value: object) -> None:
     if getattr(model, name) != value:
         setattr(model, name, value)
 
@@ -239,7 +241,7 @@ def _chart(title: str, **options: Any) -> tuple[Any, dict[str, ColumnDataSource]
     return plot, sources
 
 
-def _on_any_ground(plot: Any) -> None:
+def _on_any_ground(plot: figure) -> None:
     """Draw on whatever is behind, light or dark, in a color that is read on both."""
     plot.background_fill_color = plot.border_fill_color = plot.legend.background_fill_color = None
     plot.title.text_color = plot.axis.axis_label_text_color = plot.axis.major_label_text_color = INK

@@ -29,7 +29,7 @@ class Tasks:
         self.failed: set[Any] = set()  # those that raised something, or needed one that did, and were not tried again
         self.n_left = self.n_forgotten = 0
 
-    def letter(self, index: Any) -> str:
+    def letter(self, index: object) -> str:
         """Return what the slot of a chunk is by its task."""
         state, n_landed = self.states[index], self.landed.get(index, 0)
         if index in self.failed or not n_landed:
@@ -104,7 +104,7 @@ class Evaluation:
         self.groups, self.tokens = {}, []
 
 
-def _place(index: Any) -> tuple[bool, Any]:
+def _place(index: object) -> tuple[bool, Any]:
     return (False, index) if isinstance(index, int) else (True, str(index))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import dask
 
+from dagad_scheduler._types import Server
 from dagad_scheduler.watching.evaluations import NAME
 
 PAGE, PLOT, JSON = "/dagad", "/individual-dagad", "/dagad.json"
@@ -19,7 +20,7 @@ PAGE, PLOT, JSON = "/dagad", "/individual-dagad", "/dagad.json"
 class Pages:
     """What is served for one scheduler; `plugin` says what is shown."""
 
-    def __init__(self, scheduler: Any, plugin: Any) -> None:
+    def __init__(self, scheduler: Server, plugin: Any) -> None:
         self._ends: list[Callable[[], Any]] = []
         application = getattr(scheduler, "http_application", None)
         if application is None:
@@ -34,7 +35,7 @@ class Pages:
         while self._ends:
             self._ends.pop()()
 
-    def _serve_pages(self, application: Any, scheduler: Any) -> str:
+    def _serve_pages(self, application: Any, scheduler: object) -> str:
         """Serve our pages beside Dask's, with links on these; return the path under which they are."""
         from dagad_scheduler.private_dashboard import template_variables
         from dagad_scheduler.watching import dashboard

@@ -14,6 +14,7 @@ from typing import Any
 from distributed import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
+from dagad_scheduler._types import Server
 from dagad_scheduler.private_distributed import TaskStreamPlugin, show
 from dagad_scheduler.residents.reports import DESKS, TOPIC, WANTED
 from dagad_scheduler.roles import Key
@@ -47,7 +48,7 @@ class DagadPlugin(SchedulerPlugin):
     def __reduce__(self) -> tuple[Any, ...]:
         return DagadPlugin, ()  # it travels before it has begun
 
-    async def start(self, scheduler: Any) -> None:
+    async def start(self, scheduler: Server) -> None:
         """Begin to follow evaluations; called again if the scheduler itself begins."""
         if self._scheduler is not None:
             return
@@ -73,16 +74,16 @@ class DagadPlugin(SchedulerPlugin):
         """Take note of a task; see `Board`."""
         self.board.transition(key, start, finish, *args, **kwargs)
 
-    def remove_worker(self, scheduler: Any, worker: str, *, stimulus_id: str = "", **kwargs: Any) -> None:
+    def remove_worker(self, scheduler: Server, worker: str, *, stimulus_id: str = "", **kwargs: Any) -> None:
         """Take note of a worker that is gone."""
         self._desks.discard(worker)
         self.board.forget_worker(worker, is_lost=stimulus_id.startswith(LOST))
 
-    def restart(self, scheduler: Any) -> None:
+    def restart(self, scheduler: Server) -> None:
         """Take note that the cluster begins anew."""
         self.board.restart()
 
-    def log_event(self, topic: str, msg: Any) -> None:
+    def log_event(self, topic: str, msg: dict[str, Any]) -> None:
         """Take what a worker or a client tells."""
         if topic == TOPIC:
             self.board.take(msg)
@@ -90,7 +91,7 @@ class DagadPlugin(SchedulerPlugin):
         elif topic == DESKS:
             self._want(msg)
 
-    def _want(self, told: Any) -> None:
+    def _want(self, told: dict[str, Any]) -> None:
         """Ask a worker to tell what it does."""
         self._desks.add(told["worker"])
         self._tell(told["worker"], True)
