@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._engines.xla import refusals
+from dagad._engines.xla import corners, refusals
 from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.special import exponent_of
+from dagad._engines.xla.whole import whole_of
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
-from dagad._tracing.operands import ARRAYS, SEQUENCES
+from dagad._tracing.operands import ARRAYS, SEQUENCES, has_own_operators
 from dagad._types import Array, DType, Function, Value
 
 WRITTEN: dict[Any, Function] = {}  # what is not a function of the same name, filled by `written`
@@ -51,18 +52,6 @@ def array_of(operand: Array) -> Any:
     return operand
 
 
-def has_own_operators(kind: Any) -> bool:
-    """Return whether a class is one of numpy's arrays with other operators, as `np.matrix` and masked arrays are."""
-    own = issubclass(kind, np.ndarray) and not kind.__module__.startswith("jax")  # whose numbers with a dtype are some
-    return own and any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _OF_CLASSES)
-
-
-_OF_CLASSES = """
-__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ __matmul__ __rmatmul__
-__neg__ __eq__ __lt__ __array_ufunc__ __array_function__
-""".split()
-
-
 def kind_of(operand: Array) -> Any:
     """Return a dtype, or for what takes the dtype of what it meets a type of Python's."""
     known = _PYTHON.get(type(operand))
@@ -85,6 +74,8 @@ def as_dtype(operand: Array, dtype: DType) -> Any:
     """Return an operand in a dtype; a large constant of one number alone is made on the device."""
     if isinstance(operand, jax.Array):
         same = operand.dtype == dtype and not operand.weak_type
+        if operand.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
+            return whole_of(operand, np.dtype(dtype))
         if np.dtype(dtype).kind == "b" and operand.dtype.kind == "c":  # jax would look at the real part only
             return jnp.not_equal(operand, 0)
         return operand if same else jax.lax.convert_element_type(operand, dtype)
@@ -124,10 +115,7 @@ def call_ufunc(ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str,
     return _called_ufunc(ufunc, inputs, dtype)
 
 
-_CUMULATIVE = {
-    np.maximum: lambda x, axis: jax.lax.cummax(x, axis % x.ndim),
-    np.minimum: lambda x, axis: jax.lax.cummin(x, axis % x.ndim),
-}
+_CUMULATIVE = {np.maximum: corners.cummax, np.minimum: corners.cummin}
 
 
 def ufunc_name(ufunc: Any) -> str:
@@ -430,7 +418,8 @@ def _names_of(function: Function) -> frozenset[str]:
 
 def _of_same_name(func: Function) -> Any:
     home = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}.get(func.__module__)
-    return getattr(home, func.__name__, None)
+    found = getattr(home, func.__name__, None)
+    return None if found is func else found  # jax has some of numpy's own, which would come back here
 
 
 def takes_options(func: Function, options: dict[str, Any]) -> bool:

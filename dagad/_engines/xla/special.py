@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special as jss
 
+from dagad._engines.xla import corners
 from dagad._types import Array
 
 
@@ -72,6 +73,32 @@ def beta(a: Array, b: Array) -> Any:
 def gamma(x: Array) -> Any:
     """Return the gamma function, whose second derivative below zero is that of our gammaln."""
     return jnp.where(x == jnp.inf, jnp.inf, jss.gammasgn(x) * jnp.exp(gammaln(x)))
+
+
+def binom(n: Array, k: Array) -> Any:
+    """Return binomial coefficients of any numbers, with their signs; of negative whole ones scipy has none."""
+    found = 1.0 / ((n + 1.0) * beta(1.0 + n - k, 1.0 + k))
+    return found * jnp.where((n < 0) & (n == jnp.floor(n)), jnp.nan, 1.0)
+
+
+def _is_pole(x: Array) -> Any:
+    return (x <= 0) & (x == jnp.floor(x))
+
+
+def _poch(a: Array, m: Array) -> Any:
+    top, below = _is_pole(a + m), _is_pole(a)
+    x, y = (jnp.where(top | below, 1.0, each) for each in (a + m, a))
+    usual = jss.gammasgn(x) * jss.gammasgn(y) * jnp.exp(jss.gammaln(x) - jss.gammaln(y))
+    sign = 1.0 - 2.0 * jnp.mod(m, 2.0)
+    turned = sign * jnp.exp(jss.gammaln(1.0 - a) - jss.gammaln(1.0 - a - m))  # by reflection: both are whole
+    return jnp.where(top & below, turned, jnp.where(below, 0.0, jnp.where(top, jnp.inf, usual)))
+
+
+poch = corners.with_slopes(
+    _poch,
+    lambda ans, a, m: ans * (digamma(a + m) - digamma(a)),
+    lambda ans, a, m: ans * digamma(a + m),
+)
 
 
 # Of the normal distribution
@@ -159,7 +186,7 @@ def power(x: Array, y: Array) -> Any:
         return power_by(np.asarray(y))(x)
     if jnp.result_type(x).kind == "f" and jnp.result_type(y).kind in "iu":  # jnp.power would make them floats
         return _whole_power(*jnp.broadcast_arrays(x, y))
-    return jnp.power(x, y)
+    return corners.power_of(x, y)
 
 
 def exponent_of(given: Array, operand: Array, dtype: Any) -> Any:
@@ -179,7 +206,6 @@ def hypot(x: Array, y: Array) -> Any:
     scale = jax.lax.stop_gradient(jnp.maximum(jnp.abs(x), jnp.abs(y)))
     usual = (scale > 0) & (scale < np.inf)
     scale = jnp.where(usual, scale, 1.0)
-    is_zero = (x == 0) & (y == 0)
-    p, q = (jnp.where(is_zero, 1.0, each) / scale for each in (x, y))
-    found = jnp.where(is_zero, 0.0, scale * jnp.sqrt(p**2 + q**2))
+    p, q = x / scale, y / scale
+    found = scale * jnp.sqrt(p**2 + q**2)  # of no length the derivative is nan, as of any square root of zero
     return jnp.where(jnp.isinf(x) | jnp.isinf(y), np.inf, found)
