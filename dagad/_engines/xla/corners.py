@@ -78,6 +78,7 @@ _LOG_2 = float(np.log(2.0))
 logaddexp2 = with_slopes(
     jnp.logaddexp2, lambda ans, x, y: expit(_LOG_2 * (x - y)), lambda ans, x, y: expit(_LOG_2 * (y - x))
 )
+nextafter = with_slopes(jnp.nextafter, lambda ans, x, y: jnp.ones_like(x), lambda ans, x, y: 0.0 * y)
 _fraction = with_slopes(
     lambda x: jnp.copysign(jnp.where(jnp.isinf(x), 0.0, x - jnp.trunc(x)), x), lambda ans, x: jnp.ones_like(x)
 )
@@ -156,6 +157,23 @@ huber = with_slopes(
     _huber,
     lambda ans, width, r: jnp.maximum(absolute(r) - width, 0.0),
     lambda ans, width, r: jnp.minimum(jnp.maximum(r, -width), width),
+)
+
+
+def _soft(width: Array, r: Array) -> Any:
+    return jnp.sqrt(1.0 + (r / width) ** 2)
+
+
+def _pseudo_huber(width: Array, r: Array) -> Any:
+    flat = (width == 0) | (r == 0)
+    found = width**2 * jnp.expm1(0.5 * jnp.log1p((r / jnp.where(flat, 1.0, width)) ** 2))
+    return jnp.where(width < 0, jnp.inf, jnp.where(flat, 0.0, found))
+
+
+pseudo_huber = with_slopes(
+    _pseudo_huber,
+    lambda ans, width, r: width * ((r / width) ** 2 / (_soft(width, r) + 1.0)) ** 2 / _soft(width, r),
+    lambda ans, width, r: r / _soft(width, r),
 )
 
 

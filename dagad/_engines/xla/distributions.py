@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.scipy as jsp
 import numpy as np
 
 from dagad._engines.xla import refusals, special
@@ -18,22 +17,9 @@ from dagad._engines.xla.matrices import floating
 from dagad._errors import NotDifferentiableError
 from dagad._types import Array, Function
 
-# Those of jax's own that are scipy's, and need not be defined.
-_OF_JAX = frozenset("bernoulli binom geom nbinom poisson gennorm".split())
 
-
-def _log_betabinom(k: Array, n: Array, a: Array, b: Array, loc: Array) -> Any:
-    k = k - loc
-    inside = (k >= 0) & (k <= n) & (k == jnp.floor(k))
-    k = jnp.where(inside, k, 0.0)
-    found = special.betaln(k + a, n - k + b) - special.betaln(a, b) - special.betaln(n - k + 1.0, k + 1.0)
-    return jnp.where(inside, found - jnp.log1p(n), -jnp.inf)
-
-
-_OF_STATS: dict[str, Function] = {
-    "betabinom.logpmf": _log_betabinom,
-    "betabinom.pmf": lambda *args: jnp.exp(_log_betabinom(*args)),
-}
+def _betabinom(k: Array, n: Array, a: Array, b: Array) -> Any:
+    return special.betaln(k + a, n - k + b) - special.betaln(a, b) - special.betaln(n - k + 1.0, k + 1.0) - jnp.log1p(n)
 
 
 def of_distribution(method: str, owner: Any) -> Function:
@@ -61,11 +47,37 @@ def of_distribution(method: str, owner: Any) -> Function:
 def _found(owner: Any, method: str) -> Function | None:
     from dagad._rules.scipy_stats import standard_of  # needs scipy.stats
 
+    if owner.name in _COUNTS and method.endswith("pmf"):
+        standard = _betabinom if owner.name == "betabinom" else standard_of(owner, method)
+        return functools.partial(_counted, owner.name, method, standard)
     standard = standard_of(owner, method) if hasattr(owner, "pdf") else None
-    if standard is not None:
-        return functools.partial(_defined, owner, method, standard)
-    own = getattr(getattr(jsp.stats, owner.name, None), method, None) if owner.name in _OF_JAX else None
-    return _OF_STATS.get(f"{owner.name}.{method}") or own
+    return None if standard is None else functools.partial(_defined, owner, method, standard)
+
+
+def _is_share(p: Array) -> Any:
+    return (p >= 0) & (p <= 1)
+
+
+# Of counts: the first, the last, and which parameters there are.
+_COUNTS: dict[str, tuple[float, Function, Function]] = {
+    "bernoulli": (0.0, lambda p: 1.0, _is_share),
+    "betabinom": (0.0, lambda n, a, b: n, lambda n, a, b: (n >= 0) & (n == jnp.floor(n)) & (a > 0) & (b > 0)),
+    "binom": (0.0, lambda n, p: n, lambda n, p: (n >= 0) & (n == jnp.floor(n)) & _is_share(p)),
+    "geom": (1.0, lambda p: np.inf, lambda p: (p > 0) & (p <= 1)),
+    "nbinom": (0.0, lambda n, p: np.inf, lambda n, p: (n > 0) & (p > 0) & (p <= 1)),
+    "poisson": (0.0, lambda mu: np.inf, lambda mu: mu >= 0),
+}
+
+
+def _counted(name: str, method: str, standard: Function, k: Array, *args: Any) -> Any:
+    """Return the mass of counts, or its logarithm: outside of the support there is none, and no slope."""
+    *shapes, loc = args
+    first, last, allows = _COUNTS[name]
+    k = k - loc
+    inside = (k >= first) & (k <= last(*shapes)) & (k == jnp.floor(k))
+    found = jnp.where(inside, standard(jnp.where(inside, k, first), *shapes), -jnp.inf)
+    found = found if method.startswith("log") else jnp.exp(found)
+    return found * jnp.where(allows(*shapes) & ~jnp.isnan(k), 1.0, jnp.nan)
 
 
 def _defined(owner: Any, method: str, standard: Function, x: Array, *args: Any) -> Any:
@@ -92,7 +104,7 @@ def _defined(owner: Any, method: str, standard: Function, x: Array, *args: Any) 
         found = jnp.where(zero, -jnp.inf, jnp.where(one, 0.0, found))
     found = found if method.startswith("log") else jnp.exp(found)
     allowed = functools.reduce(jnp.logical_and, [scale > 0, *(_is_allowed(owner, shape) for shape in shapes)])
-    return jnp.where(allowed, found, jnp.nan)
+    return found * jnp.where(allowed, 1.0, jnp.nan)
 
 
 _MIDDLE = {"pareto": 2.0}  # somewhere inside the support

@@ -76,6 +76,8 @@ def as_dtype(operand: Array, dtype: DType) -> Any:
         same = operand.dtype == dtype and not operand.weak_type
         if operand.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
             return whole_of(operand, np.dtype(dtype))
+        if operand.dtype == bool and np.dtype(dtype).kind in "fc":  # converted by XLA, it were zero times infinity
+            return jnp.where(operand, jnp.ones((), dtype), jnp.zeros((), dtype))
         if np.dtype(dtype).kind == "b" and operand.dtype.kind == "c":  # jax would look at the real part only
             return jnp.not_equal(operand, 0)
         return operand if same else jax.lax.convert_element_type(operand, dtype)

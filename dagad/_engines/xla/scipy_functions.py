@@ -61,12 +61,6 @@ _OTHERWISE = frozenset(
 
 # scipy.special
 
-_ROOT_2 = float(np.sqrt(2.0))
-
-
-def _pseudo_huber(delta: Any, r: Array) -> Any:
-    return delta**2 * jnp.expm1(0.5 * jnp.log1p((r / delta) ** 2))
-
 
 def _refused(name: str, why: str) -> Function:
     def refuse(*args: Any) -> Any:
@@ -101,8 +95,8 @@ UFUNCS_OF_SCIPY.update(
         "rel_entr": corners.rel_entr,
         "kl_div": corners.kl_div,
         "log_expit": lambda x: -corners.logaddexp(0.0, -x),
-        "erfcinv": lambda x: -jss.ndtri(0.5 * x) / _ROOT_2,
-        "rgamma": lambda x: 1.0 / special.gamma(x),
+        "erfcinv": special.erfcinv,
+        "rgamma": special.rgamma,
         "binom": special.binom,
         "poch": special.poch,
         "betaincc": lambda a, b, x: jss.betainc(b, a, 1.0 - x),
@@ -121,8 +115,15 @@ UFUNCS_OF_SCIPY.update(
         "chdtr": lambda v, x: jss.gammainc(0.5 * v, 0.5 * x),
         "chdtrc": lambda v, x: jss.gammaincc(0.5 * v, 0.5 * x),
         "huber": corners.huber,
-        "pseudo_huber": _pseudo_huber,
-        "powm1": lambda x, y: jnp.expm1(y * jnp.log(x)),
+        "pseudo_huber": corners.pseudo_huber,
+        "powm1": special.powm1,
+        "boxcox": special.boxcox,
+        "boxcox1p": special.boxcox1p,
+        "ndtri": special.ndtri,
+        "erfcx": special.erfcx,
+        "loggamma": special.loggamma,
+        "hyp1f1": special.hyp1f1,
+        "hyp2f1": _refused("hyp2f1", " (it sums too few terms where an entry is near one)"),
     }
 )
 

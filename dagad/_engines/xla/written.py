@@ -227,11 +227,6 @@ def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     return jnp.ediff1d(ary, *(each if each is None else as_dtype(each, ary.dtype) for each in ends))
 
 
-def _nextafter(x: Array, y: Array) -> Any:
-    still = jax.lax.stop_gradient(x)
-    return x + (jnp.nextafter(still, jax.lax.stop_gradient(y)) - still)
-
-
 def _masked(function: Function) -> Function:
     """Return a function that does not look at entries that are left out: nan there has nan as derivative."""
 
@@ -354,7 +349,7 @@ WRITTEN.update(
         np.unwrap: _unwrap,
         np.power: power,
         np.float_power: power,
-        np.nextafter: _nextafter,
+        np.nextafter: corners.nextafter,
         np.spacing: lambda x: jnp.spacing(jax.lax.stop_gradient(x)),
         np.ravel: _ravel,
         np.reshape: _reshape,
