@@ -58,7 +58,8 @@ np.linalg.matrix_norm(t.reshape(2, 2), ord=np.inf); np.logaddexp(t, np.inf); np.
 np.logaddexp2(t, np.inf); np.logaddexp(t, t); special.huber(1.0, t); special.huber(abs(t) + 1.0, 2 * t)
 special.log_expit(40 * t); special.expit(37 * t); special.xlogy(0.0, t); special.xlogy(np.zeros(4), abs(t))
 special.xlog1py(0.0, t); stats.laplace.logpdf(t); stats.laplace.pdf(1.0, t); np.modf(t)[0]; np.sort(np.abs(t))
-np.max(np.abs(t)) + np.min(np.abs(t)); np.hypot(t, 1.0); np.trapezoid(t, np.abs(t))
+np.max(np.abs(t)) + np.min(np.abs(t)); np.remainder(1.7, t / 10 - 0.2)
+np.fmod(1.7, t / 10 - 0.2); np.divmod(1.7, t / 10 - 0.2)[1]; np.hypot(t, 1.0); np.trapezoid(t, np.abs(t))
 """
 
 
@@ -201,6 +202,41 @@ def test_numbers_that_a_dtype_of_whole_ones_has_no_place_for_are_numpys(text: st
 def test_values_that_jax_has_otherwise_are_numpys(text: str) -> None:
     how, theirs, ours = compared(lambda t: eval(text, {**NAMES, "t": t}), (BEYOND,))
     assert how == SAME, f"{text}: numpy gives {theirs!r}, and compiled it is {ours!r}"
+
+
+WHOLE, COMPLEX = np.array([2, -3, 5, 250, 0]), np.array([0.5 + 1j, -1.0, 2j])
+POWERS = """
+t ** np.array([250, 3, 70, 2, 0], np.uint8); t**200; np.power(t, [3, 4, 5, 64, 65]); t.astype(np.int8) ** 3
+abs(t).astype(np.uint64) ** abs(t).astype(np.uint64); t[:0] ** 3; True ** abs(t).astype(np.uint8); t ** np.int8(3)
+"""
+OF_COMPLEX = (
+    "t.all(); np.any(t * 1j); np.any(0 * t + 1j); np.all(t[None], axis=1, keepdims=True); np.select([t], [1.0])"
+)
+
+
+@pytest.mark.parametrize("text", parts(POWERS))
+def test_powers_of_whole_numbers_are_wrapped_as_numpys(text: str) -> None:
+    how, theirs, ours = compared(lambda t: eval(text, {**NAMES, "t": t}), (WHOLE,))
+    assert how == SAME, f"{text}: numpy gives {theirs!r}, and compiled it is {ours!r}"
+
+
+@pytest.mark.parametrize("text", parts(OF_COMPLEX))
+def test_complex_numbers_are_true_where_either_part_is_not_zero(text: str) -> None:
+    how, theirs, ours = compared(lambda t: eval(text, {**NAMES, "t": t}), (COMPLEX,))
+    assert how == SAME, f"{text}: numpy gives {theirs!r}, and compiled it is {ours!r}"
+
+
+@pytest.mark.parametrize("text", parts("np.argmax(t); t.argmin(); np.nanargmax(t)"))
+def test_places_of_the_largest_of_complex_numbers_are_refused(text: str) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=r"of complex numbers.*leave out `engine="):
+        raise compared(lambda t: eval(text, {**NAMES, "t": t}), (COMPLEX,))[2]
+
+
+@pytest.mark.parametrize("at", [np.array([0.0, np.inf]), np.array([np.nan, 1.0])])
+def test_histograms_of_a_range_that_is_not_finite_have_no_numbers(at: Any) -> None:
+    for text in ("np.histogram(t, 2)[0]", "np.histogram2d(t, t, 2)[0]", "np.histogramdd([t], 2, weights=t)[0]"):
+        ours = compared(lambda t, text=text: eval(text, {**NAMES, "t": t}), (at,))[2]
+        assert np.all((ours < -1e9) if ours.dtype == int else np.isnan(ours)), text
 
 
 @pytest.mark.parametrize("text", parts(REFUSED))

@@ -32,6 +32,9 @@ def _wrapped(operand: Array, dtype: DType) -> Any:
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    for number, condition in enumerate(map(array_of, condlist)):
+        if np.dtype(getattr(condition, "dtype", type(condition))) != bool:
+            raise TypeError(f"invalid entry {number} in condlist: should be boolean ndarray")
     choices = [*map(array_of, choicelist), array_of(default)]
     dtype = common_dtype(choices)
     *choices, found = (_wrapped(each, dtype) for each in choices)

@@ -78,6 +78,9 @@ _LOG_2 = float(np.log(2.0))
 logaddexp2 = with_slopes(
     jnp.logaddexp2, lambda ans, x, y: expit(_LOG_2 * (x - y)), lambda ans, x, y: expit(_LOG_2 * (y - x))
 )
+# By the quotient as it is rounded, where a number is nearly a multiple.
+remainder = with_slopes(jnp.remainder, lambda ans, x, y: jnp.ones_like(x), lambda ans, x, y: -jnp.floor(x / y))
+fmod = with_slopes(jnp.fmod, lambda ans, x, y: jnp.ones_like(x), lambda ans, x, y: -jnp.trunc(x / y))
 nextafter = with_slopes(jnp.nextafter, lambda ans, x, y: jnp.ones_like(x), lambda ans, x, y: 0.0 * y)
 _fraction = with_slopes(
     lambda x: jnp.copysign(jnp.where(jnp.isinf(x), 0.0, x - jnp.trunc(x)), x), lambda ans, x: jnp.ones_like(x)

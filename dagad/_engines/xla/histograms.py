@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from dagad._engines.xla.indexing import beyond
 from dagad._engines.xla.protocols import Called, array_of, as_dtype, stand_in
 from dagad._types import Array
 
@@ -17,9 +18,15 @@ def histogram(a: Array, bins: Array = 10, range: Any = None, density: Any = None
     """Return counts, as whole numbers, or sums of weights in the dtype that these have, and edges."""
     weights = None if weights is None else jnp.asarray(array_of(weights))
     sums, edges = Called(np.histogram)(a, bins, range, density, weights)
-    if density:
-        return sums, edges
-    return as_dtype(sums, np.dtype(int) if weights is None else weights.dtype), edges
+    if not density:
+        sums = as_dtype(sums, np.dtype(int) if weights is None else weights.dtype)
+    return _of_finite(sums, [edges]), edges
+
+
+def _of_finite(sums: Array, edges: Any) -> Any:
+    """Return sums, or what stands for none: of a range that is not finite numpy raises an error, where it is known."""
+    found = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(each)) for each in edges])
+    return jnp.where(found, sums, np.asarray(beyond(sums.dtype), sums.dtype))
 
 
 def histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
@@ -35,7 +42,7 @@ def histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any =
     if density:  # jax would do this in the precision of the sample
         volumes = functools.reduce(operator.mul, jnp.ix_(*map(jnp.diff, edges)))
         sums = sums / volumes / jnp.sum(sums)
-    return sums, tuple(edges)
+    return _of_finite(sums, edges), tuple(edges)
 
 
 def histogram2d(

@@ -114,7 +114,7 @@ poch = corners.with_slopes(
 
 def loggamma(x: Array) -> Any:
     """Return the logarithm of the gamma function, which real numbers below zero have not."""
-    return jnp.where(x < 0, jnp.nan, gammaln(jnp.where(x < 0, 1.0, x)))
+    return gammaln(x) * jnp.where(x < 0, jnp.nan, 1.0)
 
 
 rgamma = corners.with_slopes(
@@ -256,8 +256,20 @@ def _slope_of_whole_power(given: Any, tangents: Any) -> Any:
     return _whole_power(x, n), jnp.where(n == 0, 0.0, n * lower) * tangents[0]
 
 
+def _power_of_whole(x: Array, n: Array) -> Any:
+    """Return powers of whole numbers, wrapped as numpy's are: jax looks at six bits of an exponent."""
+    n_bits = int(np.max(n, initial=0)).bit_length() if isinstance(n, np.ndarray) else 8 * n.dtype.itemsize
+    found, square = jnp.ones((), x.dtype), x
+    for bit in range(n_bits):
+        found = found * jnp.where((n >> bit) & 1 == 1, square, 1)
+        square = square * square
+    return jnp.broadcast_to(found, jnp.broadcast_shapes(jnp.shape(x), jnp.shape(n)))
+
+
 def power(x: Array, y: Array) -> Any:
     """Return powers as numpy has them, where jax has others of zero."""
+    if jnp.result_type(x).kind in "iu" and jnp.result_type(y).kind in "iu":
+        return _power_of_whole(jnp.asarray(x), y if isinstance(y, jax.Array) else np.asarray(y))
     number = y.item() if isinstance(y, np.ndarray | np.generic) and np.ndim(y) == 0 else y
     if isinstance(number, int | float) and jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         if number == int(number) if abs(number) <= 64 else False:

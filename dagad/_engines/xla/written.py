@@ -186,6 +186,10 @@ def _round(a: Array, decimals: int = 0, out: Any = None) -> Any:
     return jnp.round(a, decimals)
 
 
+def _divmod(x: Array, y: Array) -> tuple[Any, Any]:
+    return jnp.floor_divide(x, y), corners.remainder(x, y)
+
+
 def _divided(function: Function) -> Function:
     """Return a division of whole numbers that gives zero where it is by zero, as numpy's."""
 
@@ -198,7 +202,7 @@ def _divided(function: Function) -> Function:
         found = function(x, jnp.where(by_zero, 1, y))
         return jax.tree.map(lambda part: jnp.where(by_zero, 0, part), found)
 
-    return functools.wraps(function)(divided)
+    return divided
 
 
 def _vander(x: Array, N: Any = None, increasing: bool = False) -> Any:
@@ -237,6 +241,25 @@ def _masked(function: Function) -> Function:
         return Called(getattr(np, function.__name__), function)(a, *args, where=where, **kwargs)
 
     return functools.wraps(function)(masked)
+
+
+def _of_truths(function: Function) -> Function:
+    """Return a function of truths: of complex numbers jax looks at the real part."""
+
+    def truths(a: Array, *args: Any, **kwargs: Any) -> Any:
+        a = array_of(a)
+        return Called(function)(np.not_equal(a, 0) if a.dtype.kind == "c" else a, *args, **kwargs)
+
+    return functools.wraps(function)(truths)
+
+
+def _place_of(function: Function) -> Function:
+    def place(a: Array, *args: Any, **kwargs: Any) -> Any:
+        if array_of(a).dtype.kind == "c":
+            raise NotDifferentiableError(refusals.of_function(public_name(function), " of complex numbers"))
+        return Called(function)(a, *args, **kwargs)
+
+    return functools.wraps(function)(place)
 
 
 def _real_if_close(a: Array, tol: float = 100.0) -> Any:
@@ -306,9 +329,9 @@ WRITTEN.update(
         np.delete: delete,
         np.insert: insert,
         np.floor_divide: _divided(jnp.floor_divide),
-        np.remainder: _divided(jnp.remainder),
-        np.fmod: _divided(jnp.fmod),
-        np.divmod: _divided(jnp.divmod),
+        np.remainder: _divided(corners.remainder),
+        np.fmod: _divided(corners.fmod),
+        np.divmod: _divided(_divmod),
         np.vander: _vander,
         np.gradient: _gradient,
         np.ediff1d: _ediff1d,
@@ -362,6 +385,12 @@ WRITTEN.update(
         np.extract: extract,
         np.broadcast_arrays: lambda *args, subok=False: tuple(jnp.broadcast_arrays(*map(array_of, args))),
         np.meshgrid: lambda *xi, copy=True, **how: tuple(jnp.meshgrid(*map(array_of, xi), **how)),
+        np.all: _of_truths(np.all),
+        np.any: _of_truths(np.any),
+        np.argmax: _place_of(np.argmax),
+        np.argmin: _place_of(np.argmin),
+        np.nanargmax: _place_of(np.nanargmax),
+        np.nanargmin: _place_of(np.nanargmin),
         np.sort: sorting(np.sort),
         np.argsort: sorting(np.argsort),
         np.triu: triangle_by(jnp.triu),
