@@ -226,6 +226,19 @@ def test_complex_numbers_are_true_where_either_part_is_not_zero(text: str) -> No
     assert how == SAME, f"{text}: numpy gives {theirs!r}, and compiled it is {ours!r}"
 
 
+OF_A_NUMBER = """
+np.sum(t[0], axis=0); np.max(t[0], axis=-1); t[0].min(axis=0); np.nanmax(t[0], axis=0); np.ptp(t[0], axis=0)
+np.cumsum(t[0], axis=0); np.argmax(t[0], axis=0); np.any(t[0], axis=0); np.mean(t[0], axis=0); np.sort(t[0], axis=0)
+np.sum(t[0], axis=1); np.add.reduce(t[0]); np.prod(t[0], axis=0, keepdims=True)
+"""
+
+
+@pytest.mark.parametrize("text", parts(OF_A_NUMBER))
+def test_a_number_has_an_axis_where_it_has_one_in_numpy(text: str) -> None:
+    how, theirs, ours = compared(lambda t: eval(text, {**NAMES, "t": t}), (AT,))
+    assert how == SAME or (isinstance(ours, ValueError) and isinstance(theirs, ValueError)), (theirs, ours)
+
+
 @pytest.mark.parametrize("text", parts("np.argmax(t); t.argmin(); np.nanargmax(t)"))
 def test_places_of_the_largest_of_complex_numbers_are_refused(text: str) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"of complex numbers.*leave out `engine="):

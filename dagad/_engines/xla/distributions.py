@@ -48,8 +48,8 @@ def _found(owner: Any, method: str) -> Function | None:
     from dagad._rules.scipy_stats import standard_of  # needs scipy.stats
 
     if owner.name in _COUNTS and method.endswith("pmf"):
-        standard = _betabinom if owner.name == "betabinom" else standard_of(owner, method)
-        return functools.partial(_counted, owner.name, method, standard)
+        counts: Any = _betabinom if owner.name == "betabinom" else standard_of(owner, method)
+        return functools.partial(_counted, owner.name, method, counts)
     standard = standard_of(owner, method) if hasattr(owner, "pdf") else None
     return None if standard is None else functools.partial(_defined, owner, method, standard)
 

@@ -253,6 +253,14 @@ _FLOATING = frozenset(
 )
 _ARRAYS = ARRAYS | {"indices", "repeats", "obj", "values", "v", "choices", "ar1", "ar2", "element", "test_elements"}
 _COUNTING = frozenset("cumsum cumprod cumulative_sum cumulative_prod nancumsum nancumprod".split())
+# Of these numpy takes a number for an array with one axis.
+_OF_NUMBERS = frozenset(
+    """
+    sum prod max min all any nansum nanprod nanmax nanmin nanmean nanvar nanstd ptp argmax argmin count_nonzero
+    cumsum cumprod nancumsum nancumprod
+    """.split()
+)
+_ONLY_AXES = (0, -1)
 _PLACES = frozenset("searchsorted digitize".split())  # of which jax gives shorter whole numbers
 
 
@@ -305,6 +313,8 @@ class Called:
                 )
             given = dict(zip(self.names, args, strict=False)) | kwargs
             given = {name: array_of(each) if name in _ARRAYS else each for name, each in given.items()}
+            if self._own in _OF_NUMBERS and given.get("axis") in _ONLY_AXES and np.ndim(given.get(self.names[0])) == 0:
+                given["axis"] = None
             asked = dict(given)
             if self._own in _JOINING and self._own not in _WEAKLY:
                 given = {name: _own_array(each) if name in ARRAYS else each for name, each in given.items()}
