@@ -208,6 +208,7 @@ WHOLE, COMPLEX = np.array([2, -3, 5, 250, 0]), np.array([0.5 + 1j, -1.0, 2j])
 POWERS = """
 t ** np.array([250, 3, 70, 2, 0], np.uint8); t**200; np.power(t, [3, 4, 5, 64, 65]); t.astype(np.int8) ** 3
 abs(t).astype(np.uint64) ** abs(t).astype(np.uint64); t[:0] ** 3; True ** abs(t).astype(np.uint8); t ** np.int8(3)
+np.float_power(0, t); np.float_power(2, t % 9); np.float_power(t, -1); 0.0**t
 """
 OF_COMPLEX = (
     "t.all(); np.any(t * 1j); np.any(0 * t + 1j); np.all(t[None], axis=1, keepdims=True); np.select([t], [1.0])"

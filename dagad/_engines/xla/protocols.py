@@ -146,7 +146,9 @@ def _called_ufunc(ufunc: Any, inputs: Sequence[Any], dtype: DType) -> Any:
     if is_scipys or not any(isinstance(each, jax.Array) and not each.weak_type for each in operands):
         operands = [as_dtype(each, own) for each, own in zip(inputs, given, strict=True)]
     if ufunc in (np.power, np.float_power):
-        operands[1] = exponent_of(inputs[1], operands[1], given[1])
+        operands = [operands[0], exponent_of(inputs[1], operands[1], given[1])]
+        if type(operands[0]) is int and given[0].kind == "f":  # else it is one of whole numbers
+            operands[0] = float(operands[0])
     found = function(*operands)
     if ufunc.nout == 1:
         return as_dtype(found, results[0])
