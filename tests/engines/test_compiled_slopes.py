@@ -230,7 +230,7 @@ def test_complex_numbers_are_true_where_either_part_is_not_zero(text: str) -> No
 OF_A_NUMBER = """
 np.sum(t[0], axis=0); np.max(t[0], axis=-1); t[0].min(axis=0); np.nanmax(t[0], axis=0); np.ptp(t[0], axis=0)
 np.cumsum(t[0], axis=0); np.argmax(t[0], axis=0); np.any(t[0], axis=0); np.mean(t[0], axis=0); np.sort(t[0], axis=0)
-np.sum(t[0], axis=1); np.add.reduce(t[0]); np.prod(t[0], axis=0, keepdims=True)
+np.sum(t[0], axis=1); special.logsumexp(t[0], axis=-1); np.prod(t[0], axis=0, keepdims=True)
 """
 
 

@@ -41,6 +41,7 @@ FRESH: dict[str, Any] = {
     "the system's, held": lambda: SYSTEMS.random(),
     "bytes": lambda: os.urandom(9)[0] + 256 * os.urandom(9)[1],
     "bytes by their name": lambda: urandom(9)[0] + 256 * urandom(9)[1],
+    "bytes of the kernel's": lambda: getattr(os, "getrandom", os.urandom)(9)[0] + 256 * os.urandom(9)[1],
     "secrets": lambda: secrets.randbelow(10**6),
     "a coin": lambda: secrets.randbelow(2),
     "a token": lambda: int.from_bytes(secrets.token_bytes(9)),

@@ -25,7 +25,8 @@ NAMES = ("asarray", "array", "asanyarray", "ascontiguousarray")
 PLACES = (
     [(np, name) for name in NAMES]
     + [(bit_generator, "randbits"), (random, "_urandom"), (random.Random, "seed")]
-    + [(os, "urandom"), (uuid.UUID, "__init__")]
+    + [(os, name) for name in ("urandom", "getrandom") if hasattr(os, name)]
+    + [(uuid.UUID, "__init__")]
 )
 STOCK = {name: getattr(home, name) for home, name in PLACES}
 

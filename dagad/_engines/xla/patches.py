@@ -8,7 +8,8 @@
 `randbits`                           seen, since numbers that are drawn while a function is traced would be the same
                                      for ever
 `random.Random`: `seed`              the same, of generators of Python's
-`os.urandom`, `random._urandom`      the same, of the system's generator, which `secrets` draws from, too
+`os.urandom`, `os.getrandom`,        the same, of the system's generator, which `secrets` draws from, too
+`random._urandom`
 `uuid.UUID`: `__init__`              the same, of what is drawn to identify something
 ===================================  ==============================================================================
 
@@ -82,12 +83,21 @@ class _Here(threading.local):
     depth = n_calls = 0
 
 
+def _is_there(place: str) -> bool:
+    """Return whether there is such a function: not every system has each."""
+    try:
+        pkgutil.resolve_name(place)
+    except AttributeError:
+        return False
+    return True
+
+
 class _Patch:
     """Names of modules and classes that are others while any thread holds them; reentrant."""
 
     def __init__(self, places: str, takes_over: Callable[..., bool]) -> None:
         self.lock, self.here, self.n = threading.Lock(), _Here(), 0
-        self.ours = [_Patched(place, takes_over, self.here) for place in places.split()]
+        self.ours = [_Patched(place, takes_over, self.here) for place in places.split() if _is_there(place)]
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
@@ -142,6 +152,6 @@ def _is_none_of_ours(frame: Any, args: Args) -> bool:
 
 arrays_stay_traced = _Patch("numpy:asarray numpy:array numpy:asanyarray numpy:ascontiguousarray", _is_of_traced)
 seeds_are_seen = _Patch(
-    "numpy.random.bit_generator:randbits random:Random.seed random:_urandom os:urandom uuid:UUID.__init__",
+    "numpy.random.bit_generator:randbits random:Random.seed random:_urandom os:urandom os:getrandom uuid:UUID.__init__",
     _is_none_of_ours,
 )

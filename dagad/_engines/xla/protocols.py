@@ -262,7 +262,6 @@ _OF_NUMBERS = frozenset(
     cumsum cumprod nancumsum nancumprod
     """.split()
 )
-_ONLY_AXES = (0, -1)
 _PLACES = frozenset("searchsorted digitize".split())  # of which jax gives shorter whole numbers
 
 
@@ -315,7 +314,8 @@ class Called:
                 )
             given = dict(zip(self.names, args, strict=False)) | kwargs
             given = {name: array_of(each) if name in _ARRAYS else each for name, each in given.items()}
-            if self._own in _OF_NUMBERS and given.get("axis") in _ONLY_AXES and np.ndim(given.get(self.names[0])) == 0:
+            is_number = self._own in _OF_NUMBERS and np.ndim(given.get(self.names[0], 1)) == 0
+            if is_number and given.get("axis") in (0, -1):
                 given["axis"] = None
             asked = dict(given)
             if self._own in _JOINING and self._own not in _WEAKLY:

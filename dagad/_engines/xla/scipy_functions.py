@@ -140,8 +140,9 @@ def _log_softmax(x: Array, axis: Axis = None) -> Any:
 
 
 def _logsumexp(a: Array, axis: Axis = None, b: Array = None, keepdims: bool = False, return_sign: bool = False) -> Any:
-    b = None if b is None else array_of(b)
-    return jss.logsumexp(floating(a), axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
+    b, a = None if b is None else array_of(b), floating(a)
+    axis = None if axis in (0, -1) and not np.ndim(a) else axis  # scipy takes a number for an array with one axis
+    return jss.logsumexp(a, axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
 
 
 # scipy.linalg
