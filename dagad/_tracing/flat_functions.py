@@ -163,8 +163,9 @@ class FlatFunction:
         return self._called(leaves) if self.context is None else self.context(self._called, leaves)
 
     def _called(self, leaves: Leaves) -> list[Any]:
-        if len(leaves) != self.n_leaves:
-            refuse_count(f"called `{self.name}` with", len(leaves), self.n_leaves)
+        n_leaves = getattr(self, "n_leaves", None)  # functions of others may not say
+        if n_leaves is not None and len(leaves) != n_leaves:
+            refuse_count(f"called `{self.name}` with", len(leaves), n_leaves)
         output = self.run(leaves)
         if hasattr(output, "_trace"):  # autograd's, nearly always
             self.out = None
