@@ -17,11 +17,11 @@ import jax
 import numpy as np
 
 from dagad._engines.own_arrays import Placed
-from dagad._engines.xla.protocols import has_own_operators
 from dagad._engines.xla.refusals import LEAVE
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
 from dagad._remembered import Remembered
 from dagad._tracing.flat_functions import Mark, Side
+from dagad._tracing.operands import has_own_operators
 from dagad._types import Array, Leaf
 from dagad._values import pytree
 from dagad._values.digest import digest

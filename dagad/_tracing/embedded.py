@@ -16,7 +16,17 @@ import numpy as np
 from autograd.extend import JVPNode, VJPNode
 
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._tracing.flat_functions import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves, Traits, outputs_of
+from dagad._tracing.flat_functions import (
+    Composed,
+    Engine,
+    Flat,
+    FlatFunction,
+    LeafPullback,
+    Leaves,
+    Traits,
+    outputs_of,
+    refuse_count,
+)
 from dagad._tracing.forward import TangentNode
 from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.rules import shaped
@@ -150,6 +160,8 @@ class TracedEngine:
         ]
         both = self.value(pushed, [*below, *moving])
         each = len(both) // (1 + count)
+        if len(both) != each * (1 + count):
+            refuse_count(f"returned, as value and {count} tangents together,", len(both), f"{1 + count} equal parts")
         boxes = []
         for number, value in enumerate(both[:each]):
             if not pytree.is_differentiable_or_traced(value):
@@ -200,6 +212,8 @@ def pushforward_in(engine: Engine, fun: Flat, moving: Sequence[int], count: int)
         still, own = leaves[:n_leaves], [leaves[index] for index in moving]
 
         def of_moving(own: Leaves) -> list[Any]:
+            if len(own) != len(moving):
+                refuse_count("called a function with", len(own), len(moving))
             at = dict(zip(moving, own, strict=True))
             return fun([at.get(index, leaf) for index, leaf in enumerate(still)])
 
@@ -237,6 +251,8 @@ class EnginePullback:
         return [None if found is None else self._fitting(found) for found in together(many)]
 
     def _fitting(self, found: Sequence[Any]) -> list[Any]:
+        if len(found) != len(self._leaves):
+            refuse_count("returned, as cotangents,", len(found), len(self._leaves))
         fitted = []
         for part, leaf in zip(found, self._leaves, strict=True):
             if type(part) is np.ndarray and type(leaf) is np.ndarray:  # nearly always

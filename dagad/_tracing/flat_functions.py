@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
+from dagad._errors import StructureError
 from dagad._types import Cotangents, Leaf, Value
 from dagad._values import pytree
 from dagad._values.partition import Partition
@@ -162,6 +163,9 @@ class FlatFunction:
         return self._called(leaves) if self.context is None else self.context(self._called, leaves)
 
     def _called(self, leaves: Leaves) -> list[Any]:
+        n_leaves = getattr(self, "n_leaves", None)  # functions of others may not say
+        if n_leaves is not None and len(leaves) != n_leaves:
+            refuse_count(f"called `{self.name}` with", len(leaves), n_leaves)
         output = self.run(leaves)
         if hasattr(output, "_trace"):  # autograd's, nearly always
             self.out = None
@@ -178,6 +182,9 @@ class FlatFunction:
 
     def merge(self, leaves: Leaves) -> Any:
         """Return the output with other leaves where it has the engine's."""
+        n_outputs = 1 if self.out is None else len(self.out.positions)
+        if len(leaves) != n_outputs:
+            refuse_count(f"returned, as the value of `{self.name}`,", len(leaves), n_outputs)
         return leaves[0] if self.out is None else self.out.merge(iter(leaves))
 
     def select(self, seeds: Sequence[Any]) -> Sequence[Any]:
@@ -185,6 +192,16 @@ class FlatFunction:
         if self.out is None or len(self.out.positions) == len(seeds):
             return seeds
         return [seeds[index] for index in self.out.positions]
+
+
+def refuse_count(what: str, n: int, needed: int | str) -> NoReturn:
+    """Refuse what an engine does with another number of leaves than there are."""
+    raise StructureError(
+        f"An engine has {what} {n} {'leaf' if n == 1 else 'leaves'}, and needed {'is' if needed == 1 else 'are'} "
+        f"{needed}. Of `pushforward(fun, n)` the leaves are `[*x, *dx_1, ..., *dx_n]`, 1 + n equal parts, and the "
+        "results `[*y, *dy_1, ..., *dy_n]`; of `pullback(fun, n)` the first n leaves are x, the others one cotangent "
+        "for each output, and the results one cotangent for each leaf of x."
+    )
 
 
 def marked_function(base: FlatFunction) -> Callable[..., Any]:

@@ -182,6 +182,10 @@ class Walk:
             self._objects[id(value)] = value
             self._stack.append(value)
 
+    def reaches(self, obj: Any) -> bool:
+        """Return whether a function carries an object, or names it."""
+        return id(obj) in self._objects
+
     def carriers(self) -> set[int]:
         """Return the ids of all objects that lead to a traced value."""
         traced = {*self.boxes, *self._reached}

@@ -130,6 +130,17 @@ def test_matrices_that_a_task_is_given_are_refused(where: str) -> None:
         dagad.grad(summed)(2.0)
 
 
+@pytest.mark.parametrize("engine", [None, "jax"])
+def test_matrices_are_not_differentiated_in(engine: str | None) -> None:
+    def loss(m: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, m: np.sum(rows) * np.sum(m * m), ROWS, m, scheduler="sync", engine=engine)
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"with respect to a `numpy\.matrix.*`np\.asarray\(m\)`"):
+        dagad.grad(loss)(MATRIX)
+    with pytest.raises(dagad.NotDifferentiableError, match=r"with respect to a `numpy\.matrix.*`m @ x`"):
+        dagad.jvp(loss, (MATRIX,), (MATRIX,))
+
+
 # --- refusals that the function catches -------------------------------------------------------------------------------
 
 

@@ -108,7 +108,6 @@ OTHER_PRECISION = {
     "np.percentile(x, [20.0, 70.0])",
     "np.quantile(m, [0.3, 0.8], axis=0, keepdims=True)",
     "np.nanquantile(hole.reshape(3, 4), [0.3, 0.8], axis=1, keepdims=True)",
-    "np.histogram(x, bins=[0.0, 0.5, 1.0])[0] * x[:2]",
     "np.histogram(x, bins=3, density=True)[0]",
     "np.vander(x[:3])",
     "np.cov(m, bias=True)",
@@ -122,10 +121,7 @@ OTHER_PRECISION = {
     "np.geomspace(-x[:2], -8.0, 4)",
     "np.gradient(x[:3], [0.0, 1.0, 3.0])",
     "linalg.det(s)",
-    "stats.norm.logpdf(y, x, x**2)",
-    "stats.laplace.logpdf(y, x - 1, x)",
     "stats.logistic.logpdf(y, x, x)",
-    "stats.cauchy.logpdf(y, x, x)",
     "stats.gumbel_r.logpdf(y, x, x)",
     "np.polynomial.polynomial.polyval(2.0, x[:3])",
 }

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
+import random
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +22,13 @@ from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_seen
 bit_generator: Any = typed_bit_generator  # which has no type for what it uses
 ROWS = np.linspace(0.1, 2.0, 24)
 NAMES = ("asarray", "array", "asanyarray", "ascontiguousarray")
-STOCK = {name: getattr(np, name) for name in NAMES} | {"randbits": bit_generator.randbits}
+PLACES = (
+    [(np, name) for name in NAMES]
+    + [(bit_generator, "randbits"), (random, "_urandom"), (random.Random, "seed")]
+    + [(os, name) for name in ("urandom", "getrandom") if hasattr(os, name)]
+    + [(uuid.UUID, "__init__")]
+)
+STOCK = {name: getattr(home, name) for home, name in PLACES}
 
 
 def at(fun: Any, t: Any = 0.7) -> Any:
@@ -29,7 +38,7 @@ def at(fun: Any, t: Any = 0.7) -> Any:
 
 
 def is_numpys_own() -> bool:
-    return all(getattr(np, name) is STOCK[name] for name in NAMES) and bit_generator.randbits is STOCK["randbits"]
+    return all(getattr(home, name) is STOCK[name] for home, name in PLACES)
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
@@ -68,6 +77,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "stack": lambda: np.vstack([[1.0], [2.0]]),
     "generator": lambda: np.random.default_rng().normal() is not None,
     "seeded": lambda: np.random.default_rng(3).normal(),
+    "python's": lambda: random.Random().random() is not None,
+    "python's seeded": lambda: random.Random(3).random(),
+    "python's from words": lambda: random.Random("three").getstate()[1][0],
+    "the system's": lambda: len(os.urandom(3)) + random.SystemRandom().randrange(1),
+    "a name for something": lambda: str(uuid.UUID(int=7)) + str(uuid.uuid4().version),
     "state": lambda: np.random.RandomState().get_state(legacy=False)["bit_generator"],
 }
 
@@ -191,8 +205,7 @@ def signature_of(function: Any) -> str:
 
 def test_signatures_and_names_are_numpys_in_the_meantime() -> None:
     def said() -> dict[str, tuple[str, str]]:
-        every = [(name, getattr(np, name)) for name in NAMES] + [("randbits", bit_generator.randbits)]
-        return {name: (one.__name__, signature_of(one)) for name, one in every}
+        return {name: (getattr(home, name).__name__, signature_of(getattr(home, name))) for home, name in PLACES}
 
     before = said()
     assert "bits" in before["randbits"][1] or "k" in before["randbits"][1]  # there is something to compare

@@ -109,6 +109,82 @@ def test_an_engine_is_held_to_the_shapes_of_what_it_differentiates() -> None:
             MODES[mode][0](loss)
 
 
+class CutAsForPullbacks(ComplexStep):
+    """An engine whose pushforward takes the first n leaves for x, as pullbacks do."""
+
+    def pushforward(self, fun: Any, n: int) -> Any:
+        return lambda leaves: [*fun(leaves[:n]), *fun(leaves[:n])]
+
+
+class WithoutValues(ComplexStep):
+    """An engine whose pushforward gives tangents only."""
+
+    def pushforward(self, fun: Any, n: int) -> Any:
+        def pushed(leaves: Any) -> Any:
+            found = super(WithoutValues, self).pushforward(fun, n)(leaves)
+            return found[: len(found) // (1 + n)] * n
+
+        return pushed
+
+
+class OneTooFew(ComplexStep):
+    """An engine whose pullback forgets a leaf."""
+
+    def pullback(self, fun: Any, n: int) -> Any:
+        pulled = super().pullback(fun, n)
+        return lambda leaves: pulled(leaves)[:-1]
+
+
+class Twice(ComplexStep):
+    """An engine that returns each output twice."""
+
+    def value(self, fun: Any, leaves: Any) -> Any:
+        return super().value(fun, leaves) * 2
+
+
+class Empty(ComplexStep):
+    """An engine that returns nothing."""
+
+    def value(self, fun: Any, leaves: Any) -> Any:
+        return super().value(fun, leaves)[:0]
+
+
+MISCOUNTING: dict[str, tuple[Any, list[str], str]] = {
+    "called": (CutAsForPullbacks(), ["jvp", "hvp"], r"has called `product` with 1 leaf, and needed are 2.*\*dx_n"),
+    "without values": (
+        WithoutValues(),
+        ["jvp"],
+        r"value and 1 tangents together, 1 leaf, and needed are 2 equal parts",
+    ),
+    "one too few": (OneTooFew(), ["grad", "hvp"], r"as cotangents, 1 leaf, and needed are 2.*first n leaves are x"),
+    "twice": (Twice(), ["value", "jvp"], r"as the value of `product`, 2 leaves, and needed is 1"),
+    "empty": (Empty(), ["value", "grad"], r"as the value of `product`, 0 leaves, and needed is 1"),
+}
+
+
+def product(rows: Any, a: Any, b: Any) -> Any:
+    return onp.sum(rows) * onp.sum(a * a) * b
+
+
+@pytest.mark.parametrize("case", MISCOUNTING)
+def test_an_engine_is_held_to_the_number_of_leaves(case: str) -> None:
+    engine, modes, sentence = MISCOUNTING[case]
+
+    def loss(a: Any, b: Any) -> Any:
+        return dagad.reduce_sum(product, ROWS, a, b, engine=engine, scheduler="sync", grainsize=3)
+
+    at = onp.array([1.0, 2.0]), 3.0
+    ways: dict[str, Any] = {
+        "value": lambda: loss(*at),
+        "grad": lambda: dagad.grad(loss, (0, 1))(*at),
+        "jvp": lambda: dagad.jvp(loss, at, at),
+        "hvp": lambda: dagad.hvp(loss, at, at),
+    }
+    for mode in modes:
+        with pytest.raises(dagad.StructureError, match=sentence):
+            ways[mode]()
+
+
 def test_no_array_of_another_engine_gets_into_a_function() -> None:
     """Else autograd would differentiate where the engine should."""
     seen = set()

@@ -6,6 +6,7 @@ import contextlib
 import random
 import sys
 from collections.abc import Iterator
+from os import urandom  # the system's own, also while another stands there; see `patches`
 from types import FrameType
 from typing import Any
 
@@ -27,9 +28,14 @@ class Draws:
     """The states of numpy's and Python's own generators, and of all that a function reaches, before it is traced.
 
     Other threads draw from Python's own all the time, a worker's for instance. With `listens` it is seen who calls it.
+
+    Attributes
+    ----------
+    reaches_the_systems
+        Whether the function names the system's generator itself, of which nobody sees the calls.
     """
 
-    __slots__ = ("_before", "_generators", "_heard", "_listens", "_own")
+    __slots__ = ("_before", "_generators", "_heard", "_listens", "_own", "reaches_the_systems")
 
     def __init__(self, fun: object, arguments: list[Any], listens: bool) -> None:
         shared: Any = random.random  # a method of the generator that Python's functions share
@@ -39,7 +45,8 @@ class Draws:
             id(self._own): ("Python's own generator, `random`", self._own),
         }
         kinds = _Generators()
-        carried = Walk(fun, kinds).ways()
+        walk = Walk(fun, kinds)
+        carried, self.reaches_the_systems = walk.ways(), walk.reaches(urandom)
         for found, way in [*carried, *((one, "an argument") for one, _ in Walk(arguments, kinds).ways())]:
             whose = "numpy's" if isinstance(found, _OF_NUMPY) else "Python's"
             self._generators.setdefault(id(found), (f"a generator of {whose} that is in {way}", found))

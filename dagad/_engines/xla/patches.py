@@ -4,8 +4,13 @@
 `np.asarray`, `np.array`,            what is traced stays traced: these ask no protocol. Changed only for a function
 `np.asanyarray`,                     that has called one of them with what is traced: it is traced once more then
 `np.ascontiguousarray`
-`numpy.random.bit_generator`:        where every generator without a seed gets one: that it was asked is seen, since
-`randbits`                           numbers that are drawn while a function is traced would be the same for ever
+`numpy.random.bit_generator`:        where every generator of numpy's without a seed gets one: that it was asked is
+`randbits`                           seen, since numbers that are drawn while a function is traced would be the same
+                                     for ever
+`random.Random`: `seed`              the same, of generators of Python's
+`os.urandom`, `os.getrandom`,        the same, of the system's generator, which `secrets` draws from, too
+`random._urandom`
+`uuid.UUID`: `__init__`              the same, of what is drawn to identify something
 ===================================  ==============================================================================
 
 Others see nothing of it: in a thread that does not trace, and where a library calls them, these are numpy's own, with
@@ -21,16 +26,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 import pkgutil
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, ModuleType
+from types import FrameType, MethodType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.random import bit_generator
 
 from dagad._engines.xla import lines
 from dagad._engines.xla.protocols import as_dtype, common_dtype
@@ -39,11 +44,13 @@ from dagad._types import Args, DType, Value
 
 
 class _Patched:
-    """Stands for a function of numpy's: in threads that hold the patch `takes_over` has a say."""
+    """Stands for a function of a module or class: in threads that hold the patch `takes_over` has a say."""
 
-    def __init__(self, home: ModuleType, name: str, takes_over: Callable[..., bool], here: _Here) -> None:
-        self.home, self.name, self.takes_over, self.here = home, name, takes_over, here
-        self.stock = getattr(home, name)
+    def __init__(self, place: str, takes_over: Callable[..., bool], here: _Here) -> None:
+        self.place, self.takes_over, self.here = place, takes_over, here
+        home, self.name = re.split(r"[.:](?=\w+$)", place)
+        self.home = pkgutil.resolve_name(home)
+        self.stock = getattr(self.home, self.name)
         self.__module__, self.__doc__ = self.stock.__module__, self.stock.__doc__
         with contextlib.suppress(ValueError):  # functions in C have none in older releases
             self.__signature__ = inspect.signature(self.stock)
@@ -58,6 +65,10 @@ class _Patched:
                 return found.copy() if self.name == "array" and kwargs.get("copy", True) else found
         return self.stock(*args, **kwargs)
 
+    def __get__(self, owner: Any, kind: Any) -> Any:
+        is_method = isinstance(self.home, type) and owner is not None  # functions of modules are bound to nothing
+        return MethodType(self, owner) if is_method else self
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stock, name)
 
@@ -65,19 +76,28 @@ class _Patched:
         return repr(self.stock)
 
     def __reduce__(self) -> Any:
-        return pkgutil.resolve_name, (f"{self.home.__name__}:{self.name}",)
+        return pkgutil.resolve_name, (self.place,)
 
 
 class _Here(threading.local):
     depth = n_calls = 0
 
 
-class _Patch:
-    """Names of one module that are others while any thread holds them; reentrant."""
+def _is_there(place: str) -> bool:
+    """Return whether there is such a function: not every system has each."""
+    try:
+        pkgutil.resolve_name(place)
+    except AttributeError:
+        return False
+    return True
 
-    def __init__(self, home: ModuleType, names: str, takes_over: Callable[..., bool]) -> None:
+
+class _Patch:
+    """Names of modules and classes that are others while any thread holds them; reentrant."""
+
+    def __init__(self, places: str, takes_over: Callable[..., bool]) -> None:
         self.lock, self.here, self.n = threading.Lock(), _Here(), 0
-        self.ours = [_Patched(home, name, takes_over, self.here) for name in names.split() if hasattr(home, name)]
+        self.ours = [_Patched(place, takes_over, self.here) for place in places.split() if _is_there(place)]
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
@@ -132,5 +152,8 @@ def _is_none_of_ours(frame: FrameType, args: Args) -> bool:
     return False
 
 
-arrays_stay_traced = _Patch(np, "asarray array asanyarray ascontiguousarray", _is_of_traced)
-seeds_are_seen = _Patch(bit_generator, "randbits", _is_none_of_ours)
+arrays_stay_traced = _Patch("numpy:asarray numpy:array numpy:asanyarray numpy:ascontiguousarray", _is_of_traced)
+seeds_are_seen = _Patch(
+    "numpy.random.bit_generator:randbits random:Random.seed random:_urandom os:urandom os:getrandom uuid:UUID.__init__",
+    _is_none_of_ours,
+)

@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._engines.xla import refusals
+from dagad._engines.xla import corners, refusals
 from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.special import exponent_of
+from dagad._engines.xla.whole import whole_of
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
-from dagad._tracing.operands import ARRAYS, SEQUENCES
+from dagad._tracing.operands import ARRAYS, SEQUENCES, has_own_operators
 from dagad._types import Array, DType, Function, Tree, Value
 
 WRITTEN: dict[Any, Function] = {}  # what is not a function of the same name, filled by `written`
@@ -51,18 +52,6 @@ def array_of(operand: Array) -> Any:
     return operand
 
 
-def has_own_operators(kind: type[Any]) -> bool:
-    """Return whether a class is one of numpy's arrays with other operators, as `np.matrix` and masked arrays are."""
-    own = issubclass(kind, np.ndarray) and not kind.__module__.startswith("jax")  # whose numbers with a dtype are some
-    return own and any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _OF_CLASSES)
-
-
-_OF_CLASSES = """
-__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ __matmul__ __rmatmul__
-__neg__ __eq__ __lt__ __array_ufunc__ __array_function__
-""".split()
-
-
 def kind_of(operand: Array) -> Any:
     """Return a dtype, or for what takes the dtype of what it meets a type of Python's."""
     known = _PYTHON.get(type(operand))
@@ -85,6 +74,10 @@ def as_dtype(operand: Array, dtype: DType) -> Any:
     """Return an operand in a dtype; a large constant of one number alone is made on the device."""
     if isinstance(operand, jax.Array):
         same = operand.dtype == dtype and not operand.weak_type
+        if operand.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
+            return whole_of(operand, np.dtype(dtype))
+        if operand.dtype == bool and np.dtype(dtype).kind in "fc":  # converted by XLA, it were zero times infinity
+            return jnp.where(operand, jnp.ones((), dtype), jnp.zeros((), dtype))
         if np.dtype(dtype).kind == "b" and operand.dtype.kind == "c":  # jax would look at the real part only
             return jnp.not_equal(operand, 0)
         return operand if same else jax.lax.convert_element_type(operand, dtype)
@@ -124,10 +117,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: dict
     return _called_ufunc(ufunc, inputs, dtype)
 
 
-_CUMULATIVE = {
-    np.maximum: lambda x, axis: jax.lax.cummax(x, axis % x.ndim),
-    np.minimum: lambda x, axis: jax.lax.cummin(x, axis % x.ndim),
-}
+_CUMULATIVE = {np.maximum: corners.cummax, np.minimum: corners.cummin}
 
 
 def ufunc_name(ufunc: np.ufunc) -> str:
@@ -156,7 +146,9 @@ def _called_ufunc(ufunc: Any, inputs: Sequence[Any], dtype: DType) -> Any:
     if is_scipys or not any(isinstance(each, jax.Array) and not each.weak_type for each in operands):
         operands = [as_dtype(each, own) for each, own in zip(inputs, given, strict=True)]
     if ufunc in (np.power, np.float_power):
-        operands[1] = exponent_of(inputs[1], operands[1], given[1])
+        operands = [operands[0], exponent_of(inputs[1], operands[1], given[1])]
+        if type(operands[0]) is int and given[0].kind == "f":  # else it is one of whole numbers
+            operands[0] = float(operands[0])
     found = function(*operands)
     if ufunc.nout == 1:
         return as_dtype(found, results[0])
@@ -263,6 +255,13 @@ _FLOATING = frozenset(
 )
 _ARRAYS = ARRAYS | {"indices", "repeats", "obj", "values", "v", "choices", "ar1", "ar2", "element", "test_elements"}
 _COUNTING = frozenset("cumsum cumprod cumulative_sum cumulative_prod nancumsum nancumprod".split())
+# Of these numpy takes a number for an array with one axis.
+_OF_NUMBERS = frozenset(
+    """
+    sum prod max min all any nansum nanprod nanmax nanmin nanmean nanvar nanstd ptp argmax argmin count_nonzero
+    cumsum cumprod nancumsum nancumprod
+    """.split()
+)
 _PLACES = frozenset("searchsorted digitize".split())  # of which jax gives shorter whole numbers
 
 
@@ -315,6 +314,9 @@ class Called:
                 )
             given = dict(zip(self.names, args, strict=False)) | kwargs
             given = {name: array_of(each) if name in _ARRAYS else each for name, each in given.items()}
+            is_number = self._own in _OF_NUMBERS and np.ndim(given.get(self.names[0], 1)) == 0
+            if is_number and given.get("axis") in (0, -1):
+                given["axis"] = None
             asked = dict(given)
             if self._own in _JOINING and self._own not in _WEAKLY:
                 given = {name: _own_array(each) if name in ARRAYS else each for name, each in given.items()}
@@ -430,7 +432,8 @@ def _names_of(function: Function) -> frozenset[str]:
 
 def _of_same_name(func: Function) -> Any:
     home = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}.get(func.__module__)
-    return getattr(home, func.__name__, None)
+    found = getattr(home, func.__name__, None)
+    return None if found is func else found  # jax has some of numpy's own, which would come back here
 
 
 def takes_options(func: Function, options: dict[str, Any]) -> bool:

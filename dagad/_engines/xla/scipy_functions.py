@@ -5,7 +5,6 @@ Those of the same name in jax.scipy are taken where they have scipy's values; so
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -14,19 +13,20 @@ import jax.scipy as jsp
 import numpy as np
 from jax.scipy import special as jss
 
-from dagad._engines.xla import refusals, special
+from dagad._engines.xla import corners, refusals, special
+from dagad._engines.xla.distributions import of_distribution
+from dagad._engines.xla.matrices import floating, mirrored
 from dagad._engines.xla.protocols import (
     UFUNCS_OF_SCIPY,
-    WRITTEN,
     Called,
     array_of,
     as_dtype,
     call_function,
     common_dtype,
 )
-from dagad._engines.xla.written import floating, mirrored
+from dagad._engines.xla.written import WRITTEN
 from dagad._errors import NotDifferentiableError
-from dagad._types import AnyDistribution, Args, Array, Axis, Function, Kwargs
+from dagad._types import Args, Array, Axis, Function, Kwargs
 
 
 def call_scipy(function: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -35,7 +35,7 @@ def call_scipy(function: Function, args: Args, kwargs: Kwargs) -> Any:
     name = f"{home}.{function.__name__}"
     kwargs = {key: each for key, each in kwargs.items() if not key.startswith(("overwrite", "check_finite"))}
     if function.__qualname__.startswith(("rv_continuous.", "rv_discrete.")):
-        return _of_distribution(function.__name__, args[0])(*args[1:], **kwargs)
+        return of_distribution(function.__name__, args[0])(*args[1:], **kwargs)
     found = WRITTEN_SCIPY.get(name) or _of_same_name(name)
     if found is None:
         raise NotDifferentiableError(refusals.of_function(name))
@@ -60,16 +60,6 @@ _OTHERWISE = frozenset(
 
 
 # scipy.special
-
-_ROOT_2 = float(np.sqrt(2.0))
-
-
-def _huber(delta: Array, r: Array) -> Any:
-    return jnp.where(jnp.abs(r) <= delta, 0.5 * r**2, delta * (jnp.abs(r) - 0.5 * delta))
-
-
-def _pseudo_huber(delta: Array, r: Array) -> Any:
-    return delta**2 * jnp.expm1(0.5 * jnp.log1p((r / delta) ** 2))
 
 
 def _refused(name: str, why: str) -> Function:
@@ -98,10 +88,17 @@ UFUNCS_OF_SCIPY.update(
         "exp10": lambda x: jnp.power(10.0, x),
         "cbrt": jnp.cbrt,
         "cosm1": lambda x: -2.0 * jnp.sin(0.5 * x) ** 2,
-        "log_expit": lambda x: -jnp.logaddexp(0.0, -x),
-        "erfcinv": lambda x: -jss.ndtri(0.5 * x) / _ROOT_2,
-        "rgamma": lambda x: 1.0 / special.gamma(x),
-        "binom": lambda n, k: jnp.exp(jss.gammaln(n + 1.0) - jss.gammaln(k + 1.0) - jss.gammaln(n - k + 1.0)),
+        "expit": corners.expit,
+        "xlogy": corners.xlogy,
+        "xlog1py": corners.xlog1py,
+        "entr": corners.entr,
+        "rel_entr": corners.rel_entr,
+        "kl_div": corners.kl_div,
+        "log_expit": lambda x: -corners.logaddexp(0.0, -x),
+        "erfcinv": special.erfcinv,
+        "rgamma": special.rgamma,
+        "binom": special.binom,
+        "poch": special.poch,
         "betaincc": lambda a, b, x: jss.betainc(b, a, 1.0 - x),
         "bdtr": lambda k, n, p: jss.betainc(n - jnp.floor(k), jnp.floor(k) + 1.0, 1.0 - p),
         "bdtrc": lambda k, n, p: jss.betainc(jnp.floor(k) + 1.0, n - jnp.floor(k), p),
@@ -117,9 +114,16 @@ UFUNCS_OF_SCIPY.update(
         "gdtrc": lambda a, b, x: jss.gammaincc(b, a * x),
         "chdtr": lambda v, x: jss.gammainc(0.5 * v, 0.5 * x),
         "chdtrc": lambda v, x: jss.gammaincc(0.5 * v, 0.5 * x),
-        "huber": _huber,
-        "pseudo_huber": _pseudo_huber,
-        "powm1": lambda x, y: jnp.expm1(y * jnp.log(x)),
+        "huber": corners.huber,
+        "pseudo_huber": corners.pseudo_huber,
+        "powm1": special.powm1,
+        "boxcox": special.boxcox,
+        "boxcox1p": special.boxcox1p,
+        "ndtri": special.ndtri,
+        "erfcx": special.erfcx,
+        "loggamma": special.loggamma,
+        "hyp1f1": special.hyp1f1,
+        "hyp2f1": _refused("hyp2f1", " (it sums too few terms where an entry is near one)"),
     }
 )
 
@@ -136,8 +140,9 @@ def _log_softmax(x: Array, axis: Axis = None) -> Any:
 
 
 def _logsumexp(a: Array, axis: Axis = None, b: Array = None, keepdims: bool = False, return_sign: bool = False) -> Any:
-    b = None if b is None else array_of(b)
-    return jss.logsumexp(floating(a), axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
+    b, a = None if b is None else array_of(b), floating(a)
+    axis = None if axis in (0, -1) and not np.ndim(a) else axis  # scipy takes a number for an array with one axis
+    return jss.logsumexp(a, axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
 
 
 # scipy.linalg
@@ -270,76 +275,3 @@ WRITTEN_SCIPY: dict[str, Function] = {
     "scipy.linalg.khatri_rao": _khatri_rao,
     "scipy.linalg.block_diag": lambda *arrs: jsp.linalg.block_diag(*map(array_of, arrs)),
 }
-
-
-# scipy.stats
-
-# Of jax's own some have no derivative for some arguments, others are by functions that it has inexactly.
-_RATHER_DEFINED = frozenset(
-    "gumbel_r.pdf gumbel_r.logpdf gumbel_l.pdf gumbel_l.logpdf beta.pdf beta.logpdf norm.logcdf norm.logsf".split()
-)
-
-
-def _log_betabinom(k: Array, n: Array, a: Array, b: Array, loc: Array) -> Any:
-    k = k - loc
-    inside = (k >= 0) & (k <= n) & (k == jnp.floor(k))
-    k = jnp.where(inside, k, 0.0)
-    found = special.betaln(k + a, n - k + b) - special.betaln(a, b) - special.betaln(n - k + 1.0, k + 1.0)
-    return jnp.where(inside, found - jnp.log1p(n), -jnp.inf)
-
-
-_OF_STATS: dict[str, Function] = {
-    "betabinom.logpmf": _log_betabinom,
-    "betabinom.pmf": lambda *args: jnp.exp(_log_betabinom(*args)),
-}
-
-
-def _of_distribution(method: str, owner: AnyDistribution) -> Function:
-    import scipy.stats as of  # it is there: this is of it
-
-    from dagad._rules.scipy_stats import standard_of  # needs scipy.stats, too
-
-    known: Any = getattr(of, owner.name, None)  # a frozen one has an owner of its own, as has one that a user made
-    same = type(known) is type(owner) and (known.a, known.b) == (owner.a, owner.b)
-    which = f"{owner.name}.{method}"
-    found = (_OF_STATS.get(which) or getattr(getattr(jsp.stats, owner.name, None), method, None)) if same else None
-    if which in _RATHER_DEFINED or found is None:
-        standard = standard_of(owner, method) if same and hasattr(owner, "pdf") else None
-        found = None if standard is None else functools.partial(_defined, known, method, standard)
-    if found is None:
-        raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{which}"))
-    names = _names(known)
-
-    def call(x: Array, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | kwargs
-        strange = [key for key in given if key not in names]
-        if strange or len(args) > len(names):
-            raise TypeError(f"{owner.name}.{method}() got unexpected arguments: {strange}")
-        parts = [x, *(given.get(key, {"loc": 0.0, "scale": 1.0}.get(key)) for key in names)]
-        return found(*(floating(part) for part in parts))
-
-    return call
-
-
-def _defined(owner: AnyDistribution, method: str, standard: Function, x: Array, *args: Any) -> Any:
-    """Return a method of a distribution from the logarithm that its standard one has inside the support."""
-    *shapes, loc, scale = args
-    z = (x - loc) / scale
-    below, above = jnp.less(z, owner.a), jnp.greater(z, owner.b)
-    outside = below | above
-    found = standard(jnp.where(outside, _MIDDLE.get(owner.name, 0.5), z), *shapes)
-    if method.endswith("pdf"):
-        found = jnp.where(outside, -jnp.inf, found - jnp.log(scale))
-    else:
-        zero, one = (above, below) if method.endswith("sf") else (below, above)
-        found = jnp.where(zero, -jnp.inf, jnp.where(one, 0.0, found))
-    return found if method.startswith("log") else jnp.exp(found)
-
-
-_MIDDLE = {"pareto": 2.0}  # somewhere inside the support
-
-
-@functools.cache
-def _names(owner: AnyDistribution) -> list[str]:
-    names = [*filter(None, (owner.shapes or "").replace(" ", "").split(",")), "loc"]
-    return [*names, "scale"] if hasattr(owner, "pdf") else names

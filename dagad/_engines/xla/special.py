@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special as jss
 
+from dagad._engines.xla import corners
 from dagad._types import Array, DType, Tangent
 
 
@@ -31,7 +32,9 @@ def digamma(x: Array) -> Any:
     below = x < 0
     up = jss.digamma(jnp.where(below, 1.0 - x, x))
     rest = jnp.where(below, x - jnp.round(jax.lax.stop_gradient(x)), 0.25)  # the tangent has the period one
-    return jnp.where(below, up - np.pi * jnp.cos(np.pi * rest) / jnp.sin(np.pi * rest), up)
+    found = jnp.where(below, up - np.pi * jnp.cos(np.pi * rest) / jnp.sin(np.pi * rest), up)
+    at_pole = jnp.where(below, jnp.nan, -jnp.copysign(jnp.inf, x))
+    return jnp.where((x <= 0) & (x == jnp.floor(x)), at_pole, found)
 
 
 @jax.custom_jvp
@@ -65,8 +68,17 @@ def betaln(a: Array, b: Array) -> Any:
 
 
 def beta(a: Array, b: Array) -> Any:
-    """Return the beta function."""
-    return jss.gammasgn(a) * jss.gammasgn(b) * jss.gammasgn(a + b) * jnp.exp(betaln(a, b))
+    """Return the beta function; at a pole it is infinite, but of two whole numbers where their poles cancel."""
+    a, b = jnp.broadcast_arrays(a, b)
+    of_a, of_b = _is_pole(a), _is_pole(b)
+    pole, other = jnp.where(of_a, a, b), jnp.where(of_a, b, a)
+    cancels = (of_a | of_b) & (other == jnp.floor(other)) & (1.0 - pole - other > 0)
+    p = jnp.where(cancels, 1.0 - pole - other, jnp.where(of_a | of_b, 1.0, a))
+    q = jnp.where(cancels, other, jnp.where(of_a | of_b, 1.0, b))
+    signs = jss.gammasgn(p) * jss.gammasgn(q) * jss.gammasgn(p + q)
+    found = jnp.where(cancels, 1.0 - 2.0 * jnp.mod(other, 2.0), signs) * jnp.exp(betaln(p, q))
+    is_infinite = (of_a | of_b) & ~cancels
+    return jnp.where(is_infinite, jnp.exp(gammaln(jnp.where(is_infinite, pole, 1.0))), found)
 
 
 def gamma(x: Array) -> Any:
@@ -74,7 +86,60 @@ def gamma(x: Array) -> Any:
     return jnp.where(x == jnp.inf, jnp.inf, jss.gammasgn(x) * jnp.exp(gammaln(x)))
 
 
+def binom(n: Array, k: Array) -> Any:
+    """Return binomial coefficients of any numbers, with their signs; of negative whole ones scipy has none."""
+    found = 1.0 / ((n + 1.0) * beta(1.0 + n - k, 1.0 + k))
+    return found * jnp.where((n < 0) & (n == jnp.floor(n)), jnp.nan, 1.0)
+
+
+def _is_pole(x: Array) -> Any:
+    return (x <= 0) & (x == jnp.floor(x))
+
+
+def _poch(a: Array, m: Array) -> Any:
+    top, below = _is_pole(a + m), _is_pole(a)
+    x, y = (jnp.where(top | below, 1.0, each) for each in (a + m, a))
+    usual = jss.gammasgn(x) * jss.gammasgn(y) * jnp.exp(jss.gammaln(x) - jss.gammaln(y))
+    sign = 1.0 - 2.0 * jnp.mod(m, 2.0)
+    turned = sign * jnp.exp(jss.gammaln(1.0 - a) - jss.gammaln(1.0 - a - m))  # by reflection: both are whole
+    return jnp.where(top & below, turned, jnp.where(below, 0.0, jnp.where(top, jnp.inf, usual)))
+
+
+poch = corners.with_slopes(
+    _poch,
+    lambda ans, a, m: ans * (digamma(a + m) - digamma(a)),
+    lambda ans, a, m: ans * digamma(a + m),
+)
+
+
+def loggamma(x: Array) -> Any:
+    """Return the logarithm of the gamma function, which real numbers below zero have not."""
+    return gammaln(x) * jnp.where(x < 0, jnp.nan, 1.0)
+
+
+rgamma = corners.with_slopes(
+    lambda x: jnp.where(_is_pole(x), 0.0, 1.0 / gamma(jnp.where(_is_pole(x), 1.0, x))),
+    lambda ans, x: -digamma(x) * ans,
+)
+
+
 # Of the normal distribution
+
+_ROOT_PI = float(np.sqrt(np.pi))
+ndtri = corners.with_slopes(jss.ndtri, lambda ans, x: np.sqrt(2.0) * _ROOT_PI * jnp.exp(0.5 * ans**2))
+erfcinv = corners.with_slopes(
+    lambda x: -jss.ndtri(0.5 * x) / np.sqrt(2.0), lambda ans, x: -0.5 * _ROOT_PI * jnp.exp(ans**2)
+)
+_ODD = [float(math.prod(range(1, 2 * k, 2))) * (-0.5) ** k for k in range(17)]
+_FAR_UP = 10.0  # from where on these terms are exact
+
+
+def erfcx(x: Array) -> Any:
+    """Return exp(x**2) erfc(x); far above zero jax's is zero."""
+    far = x > _FAR_UP
+    z = jnp.where(far, x, _FAR_UP)
+    return jnp.where(far, _series(_ODD, 1.0 / z**2) / (_ROOT_PI * z), jss.erfcx(jnp.where(far, 0.0, x)))
+
 
 _FAR = -20.0
 # Of the series in 1 / x**2 that is left of the tail of the normal distribution, far below zero.
@@ -113,7 +178,54 @@ def i1(x: Array) -> Any:
     return jnp.where(small, near, jss.i1(jnp.where(small, 1.0, x)))
 
 
+# Of hypergeometric functions
+
+
+def hyp1f1(a: Array, b: Array, x: Array) -> Any:
+    """Return Kummer's function: below zero by his transformation, as the terms cancel there."""
+    below = x < 0
+    found = jss.hyp1f1(jnp.where(below, b - a, a), b, jnp.abs(x))
+    return jnp.where(below, jnp.exp(jnp.where(below, x, 0.0)), 1.0) * found
+
+
 # Of powers
+
+
+@jax.custom_jvp
+def _exprel(x: Array) -> Any:
+    small = jnp.abs(x) < 1e-5
+    at = jnp.where(small, 1.0, x)
+    return jnp.where(small, 1.0 + 0.5 * x, jnp.expm1(at) / at)
+
+
+@_exprel.defjvp
+def _pushed_exprel(given: Any, tangents: Any) -> Any:
+    return _exprel(*given), exprel_slope(*given) * tangents[0]
+
+
+_TERMS_OF_SLOPE = [1.0 / (math.factorial(k) * (k + 2)) for k in range(14)]
+
+
+def exprel_slope(x: Array) -> Any:
+    """Return the derivative of (exp(x) - 1) / x, by its series where that cancels."""
+    small = jnp.abs(x) < 0.3
+    at = jnp.where(small, 1.0, x)
+    return jnp.where(small, _series(_TERMS_OF_SLOPE, jnp.where(small, x, 0.0)), (jnp.exp(at) - _exprel(at)) / at)
+
+
+def _by_power(log: Array, power: Array) -> Any:
+    return jnp.where(log == 0, 0.0, log**2 * exprel_slope(power * log))
+
+
+boxcox = corners.with_slopes(jss.boxcox, lambda ans, x, p: x ** (p - 1.0), lambda ans, x, p: _by_power(jnp.log(x), p))
+boxcox1p = corners.with_slopes(
+    jss.boxcox1p, lambda ans, x, p: (1.0 + x) ** (p - 1.0), lambda ans, x, p: _by_power(jnp.log1p(x), p)
+)
+powm1 = corners.with_slopes(
+    lambda x, y: jnp.where(x > 0, jnp.expm1(y * jnp.log(jnp.where(x > 0, x, 1.0))), jnp.power(x, y) - 1.0),
+    lambda ans, x, y: y * x ** (y - 1.0),
+    lambda ans, x, y: jnp.log(x) * x**y,
+)
 
 
 def power_by(exponent: Array) -> Any:
@@ -144,8 +256,20 @@ def _slope_of_whole_power(given: tuple[Array, Array], tangents: tuple[Array, Arr
     return _whole_power(x, n), jnp.where(n == 0, 0.0, n * lower) * tangents[0]
 
 
+def _power_of_whole(x: Array, n: Array) -> Any:
+    """Return powers of whole numbers, wrapped as numpy's are: jax looks at six bits of an exponent."""
+    n_bits = int(np.max(n, initial=0)).bit_length() if isinstance(n, np.ndarray) else 8 * n.dtype.itemsize
+    found, square = jnp.ones((), x.dtype), x
+    for bit in range(n_bits):
+        found = found * jnp.where((n >> bit) & 1 == 1, square, 1)
+        square = square * square
+    return jnp.broadcast_to(found, jnp.broadcast_shapes(jnp.shape(x), jnp.shape(n)))
+
+
 def power(x: Array, y: Array) -> Any:
     """Return powers as numpy has them, where jax has others of zero."""
+    if jnp.result_type(x).kind in "iu" and jnp.result_type(y).kind in "iu":
+        return _power_of_whole(jnp.asarray(x), y if isinstance(y, jax.Array) else np.asarray(y))
     number = y.item() if isinstance(y, np.ndarray | np.generic) and np.ndim(y) == 0 else y
     if isinstance(number, int | float) and jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         if number == int(number) if abs(number) <= 64 else False:
@@ -159,7 +283,7 @@ def power(x: Array, y: Array) -> Any:
         return power_by(np.asarray(y))(x)
     if jnp.result_type(x).kind == "f" and jnp.result_type(y).kind in "iu":  # jnp.power would make them floats
         return _whole_power(*jnp.broadcast_arrays(x, y))
-    return jnp.power(x, y)
+    return corners.power_of(x, y)
 
 
 def exponent_of(given: Array, operand: Array, dtype: DType) -> Any:
@@ -179,7 +303,6 @@ def hypot(x: Array, y: Array) -> Any:
     scale = jax.lax.stop_gradient(jnp.maximum(jnp.abs(x), jnp.abs(y)))
     usual = (scale > 0) & (scale < np.inf)
     scale = jnp.where(usual, scale, 1.0)
-    is_zero = (x == 0) & (y == 0)
-    p, q = (jnp.where(is_zero, 1.0, each) / scale for each in (x, y))
-    found = jnp.where(is_zero, 0.0, scale * jnp.sqrt(p**2 + q**2))
+    p, q = x / scale, y / scale
+    found = scale * jnp.sqrt(p**2 + q**2)  # of no length the derivative is nan, as of any square root of zero
     return jnp.where(jnp.isinf(x) | jnp.isinf(y), np.inf, found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -19,6 +18,8 @@ from dagad._tracing.patches import patches
 from dagad._tracing.rules import learn_rules
 
 Note = Callable[[bool], None]
+UNSEEDED = "a generator that it makes without a seed, or the system's"
+AGAIN = 8  # how often a function is traced that draws from a generator without a seed
 
 
 class InNumpysTerms:
@@ -59,15 +60,15 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
 
     It is traced once more where it has called `np.asarray` or its like with what is traced, where it has imported a
     part of scipy of which we know more, where a generator has moved, since another thread may have drawn from it, and
-    where one was made without a seed, to see whether that matters.
+    where one was made without a seed, to see whether that matters: several times, since a coin may fall twice the same.
     """
-    fun, terms, n_drawn, known = marked_function(base), base.context, 0, None
+    fun, terms, n_drawn, programs = marked_function(base), base.context, 0, _Programs()
     held = [leaf for side in base.sides() for leaf in side.constants().leaves]
     with patches, seeds_are_seen():  # functions of scipy's look for what is traced, too
         learn_rules()
         while True:
             had_arrays, n_seeds = terms.asks_arrays, seeds_are_seen.here.n_calls
-            draws = Draws(fun, held, listens=n_drawn > 0 or known is not None)
+            draws = Draws(fun, held, listens=n_drawn > 0 or programs.n > 0)
             with draws.watched():
                 found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
             if terms.asks_arrays and not had_arrays:
@@ -80,20 +81,33 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
                     raise error
                 raise NotDifferentiableError(sentence) from error
             drawn = draws.drawn()
-            if seeds_are_seen.here.n_calls > n_seeds:
-                text = found[0].as_text()
-                if known is None:
-                    known = text
+            if seeds_are_seen.here.n_calls > n_seeds or draws.reaches_the_systems:
+                programs.add(found[0].as_text())
+                if not programs.differ and programs.n < AGAIN:
                     continue
-                drawn = drawn or ("a generator that it makes without a seed" if text != known else None)
+                drawn = drawn or (UNSEEDED if programs.differ else None)
             if drawn is None:
                 return found
             n_drawn += 1
-            if n_drawn > 1 or known is not None:
+            if n_drawn > 1 or programs.n:
                 raise NotDifferentiableError(refusals.of_draws(base.name, drawn))
 
 
-def _tried(trace: Callable[[], Any], context: AbstractContextManager[object]) -> tuple[Any, Exception | None]:
+class _Programs:
+    """What a function was traced to, time and again."""
+
+    __slots__ = ("_first", "differ", "n")
+
+    def __init__(self) -> None:
+        self.n, self.differ, self._first = 0, False, ""
+
+    def add(self, text: str) -> None:
+        """Add one, and compare it with the first."""
+        self._first = self._first or text
+        self.n, self.differ = self.n + 1, self.differ or text != self._first
+
+
+def _tried(trace: Callable[[], Any], context: Any) -> tuple[Any, Exception | None]:
     with context:
         try:
             return trace(), None

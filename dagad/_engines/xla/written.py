@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._engines.xla import refusals
+from dagad._engines.xla import corners, refusals
 from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose, piecewise, select, where
+from dagad._engines.xla.histograms import histogram, histogram2d, histogramdd
 from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis
+from dagad._engines.xla.matrices import cholesky, eigh, eigvalsh, floating, norm_of, triangle_by
+from dagad._engines.xla.orders import quantiles, sorting
 from dagad._engines.xla.protocols import (
-    WRITTEN,
+    WRITTEN as WRITTEN,
     Called,
     array_of,
     as_dtype,
@@ -108,31 +110,21 @@ def _clip(
         bounds = np.iinfo(a.dtype)
         low = None if type(low) is int and low <= bounds.min else low
         high = None if type(high) is int and high >= bounds.max else high
+    kind = common_dtype([each for each in (a, low, high) if each is not None])
+    if np.dtype(kind).kind == "f":
+        return corners.between(a, low, high, kind)
     found = a if low is None else np.maximum(a, low)
     return found if high is None else np.minimum(found, high)
 
 
-def _nan_to_num(x: Array, copy: bool = True, nan: Array = 0.0, posinf: Array = None, neginf: Array = None) -> Any:
+def _unwrap(p: Array, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * np.pi) -> Any:
+    return corners.unwrap(floating(p), discont, axis, period=period)
+
+
+def _nan_to_num(x: Array, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     if not copy:
         raise NotDifferentiableError(refusals.of_out("np.nan_to_num"))
     return Called(np.nan_to_num)(x, True, nan, posinf, neginf)
-
-
-def _quantiles(func: Function, most: float) -> Function:
-    """Return a function of quantiles: numpy refuses those that there are not, and jax takes the next."""
-    called = Called(func)
-
-    def found(a: Array, q: Array, *args: Any, **kwargs: Any) -> Any:
-        q = array_of(q)
-        if not isinstance(q, jax.Array):
-            if not np.all((np.asarray(q) >= 0) & (np.asarray(q) <= most)):
-                raise ValueError(f"Quantiles must be in the range [0, {most:g}]")
-            return called(a, q, *args, **kwargs)
-        inside = jnp.logical_and(q >= 0, q <= most)
-        taken = called(a, q, *args, **kwargs)
-        return jnp.where(jnp.reshape(inside, inside.shape + (1,) * (taken.ndim - inside.ndim)), taken, jnp.nan)
-
-    return functools.wraps(func)(found)
 
 
 def _full_like(
@@ -198,6 +190,10 @@ def _round(a: Array, decimals: int = 0, out: object = None) -> Any:
     return jnp.round(a, decimals)
 
 
+def _divmod(x: Array, y: Array) -> tuple[Any, Any]:
+    return jnp.floor_divide(x, y), corners.remainder(x, y)
+
+
 def _divided(function: Function) -> Function:
     """Return a division of whole numbers that gives zero where it is by zero, as numpy's."""
 
@@ -210,7 +206,7 @@ def _divided(function: Function) -> Function:
         found = function(x, jnp.where(by_zero, 1, y))
         return jax.tree.map(lambda part: jnp.where(by_zero, 0, part), found)
 
-    return functools.wraps(function)(divided)
+    return divided
 
 
 def _vander(x: Array, N: int | None = None, increasing: bool = False) -> Any:
@@ -239,11 +235,6 @@ def _ediff1d(ary: Array, to_end: Array = None, to_begin: Array = None) -> Any:
     return jnp.ediff1d(ary, *(each if each is None else as_dtype(each, ary.dtype) for each in ends))
 
 
-def _nextafter(x: Array, y: Array) -> Any:
-    still = jax.lax.stop_gradient(x)
-    return x + (jnp.nextafter(still, jax.lax.stop_gradient(y)) - still)
-
-
 def _masked(function: Function) -> Function:
     """Return a function that does not look at entries that are left out: nan there has nan as derivative."""
 
@@ -256,36 +247,30 @@ def _masked(function: Function) -> Function:
     return functools.wraps(function)(masked)
 
 
+def _of_truths(function: Function) -> Function:
+    """Return a function of truths: of complex numbers jax looks at the real part."""
+
+    def truths(a: Array, *args: Any, **kwargs: Any) -> Any:
+        a = array_of(a)
+        return Called(function)(np.not_equal(a, 0) if a.dtype.kind == "c" else a, *args, **kwargs)
+
+    return functools.wraps(function)(truths)
+
+
+def _place_of(function: Function) -> Function:
+    def place(a: Array, *args: Any, **kwargs: Any) -> Any:
+        if array_of(a).dtype.kind == "c":
+            raise NotDifferentiableError(refusals.of_function(public_name(function), " of complex numbers"))
+        return Called(function)(a, *args, **kwargs)
+
+    return functools.wraps(function)(place)
+
+
 def _real_if_close(a: Array, tol: float = 100.0) -> Any:
     del tol
     if a.dtype.kind == "c":
         raise NotDifferentiableError(refusals.of_function("np.real_if_close", " of complex numbers"))
     return a
-
-
-def mirrored(a: Array, lower: bool) -> Any:
-    """Return the Hermitian matrix of which numpy reads one triangle."""
-    one, other = (jnp.tril(a), jnp.tril(a, -1)) if lower else (jnp.triu(a), jnp.triu(a, 1))
-    return one + jnp.conj(jnp.swapaxes(other, -1, -2))
-
-
-def _cholesky(a: Array, /, *, upper: bool = False) -> Any:
-    return jnp.linalg.cholesky(mirrored(floating(a), not upper), upper=upper)
-
-
-def _eigh(a: Array, UPLO: str = "L") -> Any:
-    return jnp.linalg.eigh(mirrored(floating(a), UPLO.upper() == "L"))
-
-
-def _eigvalsh(a: Array, UPLO: str = "L") -> Any:
-    return jnp.linalg.eigvalsh(mirrored(floating(a), UPLO.upper() == "L"))
-
-
-def floating(a: Array) -> Any:
-    """Return an array of floating-point numbers."""
-    a = array_of(a)
-    a = a if hasattr(a, "dtype") else np.asarray(a)
-    return as_dtype(a, np.float64) if a.dtype.kind in "iub" else a
 
 
 # What jax can't have
@@ -330,39 +315,6 @@ min_scalar_type einsum_path tril_indices_from triu_indices_from diag_indices_fro
 """.split()
 
 
-def _histogramdd(
-    sample: Array, bins: Array = 10, range: Array = None, density: bool | None = None, weights: Array = None
-) -> Any:
-    """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
-    columns = array_of(sample)
-    if isinstance(sample, list | tuple):
-        columns = jnp.stack([jnp.asarray(array_of(each)) for each in sample], axis=-1)
-    elif np.ndim(stand_in(array_of(sample))) == 1:
-        columns = array_of(sample)[:, None]
-    edges = jnp.histogramdd(columns, _bins(bins), range)[1]
-    weights = None if weights is None else jnp.asarray(weights, float)  # what numpy adds up in
-    sums = jnp.histogramdd(columns, _bins(bins), range, weights)[0].astype(float)
-    if density:  # jax would do this in the precision of the sample
-        volumes = functools.reduce(operator.mul, jnp.ix_(*map(jnp.diff, edges)))
-        sums = sums / volumes / jnp.sum(sums)
-    return sums, tuple(edges)
-
-
-def _histogram2d(
-    x: Array, y: Array, bins: Array = 10, range: Array = None, density: bool | None = None, weights: Array = None
-) -> tuple[Any, Any, Any]:
-    if (isinstance(bins, list | tuple) or np.ndim(bins)) and len(bins) not in (1, 2):  # the edges of both
-        bins = [bins, bins]
-    sums, (of_x, of_y) = _histogramdd([x, y], bins, range, density, weights)
-    return sums, of_x, of_y
-
-
-def _bins(bins: Array) -> Any:
-    if not isinstance(bins, list | tuple):
-        return bins
-    return [jnp.asarray(each) if np.ndim(each) else each for each in map(array_of, bins)]
-
-
 WRITTEN.update({getattr(np, name): asked_of_shapes(getattr(np, name)) for name in _OF_SHAPES})
 WRITTEN.update(
     {
@@ -381,9 +333,9 @@ WRITTEN.update(
         np.delete: delete,
         np.insert: insert,
         np.floor_divide: _divided(jnp.floor_divide),
-        np.remainder: _divided(jnp.remainder),
-        np.fmod: _divided(jnp.fmod),
-        np.divmod: _divided(jnp.divmod),
+        np.remainder: _divided(corners.remainder),
+        np.fmod: _divided(corners.fmod),
+        np.divmod: _divided(_divmod),
         np.vander: _vander,
         np.gradient: _gradient,
         np.ediff1d: _ediff1d,
@@ -400,37 +352,62 @@ WRITTEN.update(
         np.clip: _clip,
         np.repeat: repeat,
         np.nan_to_num: _nan_to_num,
-        np.quantile: _quantiles(np.quantile, 1.0),
-        np.nanquantile: _quantiles(np.nanquantile, 1.0),
-        np.percentile: _quantiles(np.percentile, 100.0),
-        np.nanpercentile: _quantiles(np.nanpercentile, 100.0),
+        np.quantile: quantiles(np.quantile, 1.0),
+        np.nanquantile: quantiles(np.nanquantile, 1.0),
+        np.percentile: quantiles(np.percentile, 100.0),
+        np.nanpercentile: quantiles(np.nanpercentile, 100.0),
         np.full_like: _full_like,
         np.zeros_like: _like(np.zeros),
         np.ones_like: _like(np.ones),
         np.empty_like: _like(np.zeros),
         np.bincount: _bincount,
-        np.histogramdd: _histogramdd,
-        np.histogram2d: _histogram2d,
+        np.histogram: histogram,
+        np.histogramdd: histogramdd,
+        np.histogram2d: histogram2d,
+        np.absolute: corners.absolute,
+        np.fabs: corners.absolute,
+        np.fmax: corners.fmax,
+        np.fmin: corners.fmin,
+        np.copysign: corners.copysign,
+        np.ldexp: corners.ldexp,
+        np.logaddexp: corners.logaddexp,
+        np.logaddexp2: corners.logaddexp2,
+        np.modf: corners.modf,
+        np.unwrap: _unwrap,
         np.power: power,
         np.float_power: power,
-        np.nextafter: _nextafter,
+        np.nextafter: corners.nextafter,
         np.spacing: lambda x: jnp.spacing(jax.lax.stop_gradient(x)),
         np.ravel: _ravel,
         np.reshape: _reshape,
         np.round: _round,
         np.real_if_close: _real_if_close,
-        np.linalg.cholesky: _cholesky,
-        np.linalg.eigh: _eigh,
-        np.linalg.eigvalsh: _eigvalsh,
+        np.linalg.cholesky: cholesky,
+        np.linalg.eigh: eigh,
+        np.linalg.eigvalsh: eigvalsh,
         np.compress: compress,
         np.extract: extract,
         np.broadcast_arrays: lambda *args, subok=False: tuple(jnp.broadcast_arrays(*map(array_of, args))),
         np.meshgrid: lambda *xi, copy=True, **how: tuple(jnp.meshgrid(*map(array_of, xi), **how)),
+        np.all: _of_truths(np.all),
+        np.any: _of_truths(np.any),
+        np.argmax: _place_of(np.argmax),
+        np.argmin: _place_of(np.argmin),
+        np.nanargmax: _place_of(np.nanargmax),
+        np.nanargmin: _place_of(np.nanargmin),
+        np.sort: sorting(np.sort),
+        np.argsort: sorting(np.argsort),
+        np.triu: triangle_by(jnp.triu),
+        np.tril: triangle_by(jnp.tril),
+        np.linalg.norm: norm_of(np.linalg.norm),
+        np.linalg.vector_norm: norm_of(np.linalg.vector_norm),
+        np.linalg.matrix_norm: norm_of(np.linalg.matrix_norm),
         np.var: _masked(jnp.var),
         np.std: _masked(jnp.std),
         np.amax: Called(np.max),
         np.amin: Called(np.min),
         np.partition: _missing(np.partition, ", the order of whose parts is numpy's own: `np.sort` has one"),
+        np.argpartition: _missing(np.argpartition, ", the order of whose parts is numpy's own: `np.argsort` has one"),
         np.lib.stride_tricks.sliding_window_view: moving(np.lib.stride_tricks.sliding_window_view),
     }
 )

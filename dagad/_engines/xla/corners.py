@@ -1,0 +1,210 @@
+"""Functions at points where they have several slopes, or none: with those of dagad's other tables, where jax's differ.
+
+Slopes are written with functions of jax's and of this module, so that they have derivatives of any order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.scipy import special as jss
+
+from dagad._types import Array, Function
+
+Slope = Callable[..., Any] | None  # of the value and the arguments; None where the function is constant
+LEAST = sys.float_info.min  # what is nearer to 0 has no finite inverse
+
+
+def with_slopes(value: Function, *slopes: Slope) -> Function:
+    """Return a function of entries with these partial derivatives.
+
+    That of an argument that does not move is not asked for: where it is infinite, zero times it would be nan.
+    """
+
+    @jax.custom_jvp
+    def function(*args: Any) -> Any:
+        return value(*args)
+
+    def pushed(args: Any, tangents: Any) -> Any:
+        found = function(*args)
+        moved = [
+            slope(found, *args) * tangent
+            for slope, tangent in zip(slopes, tangents, strict=True)
+            if slope is not None and type(tangent) is not SymbolicZero
+        ]
+        return found, sum(moved[1:], moved[0]) if moved else jnp.zeros_like(found)
+
+    function.defjvp(pushed, symbolic_zeros=True)
+
+    def call(*args: Any) -> Any:
+        own = list(map(jnp.asarray, args))
+        kind = jnp.result_type(*(arg for arg, slope in zip(own, slopes, strict=True) if slope is not None))
+        if kind.kind != "f":
+            return value(*args)
+        for place, slope in enumerate(slopes):
+            if slope is not None and own[place].dtype != kind:
+                own[place] = own[place].astype(kind)
+        return function(*jnp.broadcast_arrays(*own))
+
+    return call
+
+
+def _sign(x: Array) -> Any:
+    return jnp.sign(jax.lax.stop_gradient(x))
+
+
+def _share_of(own: Array, other: Array, ans: Array) -> Any:
+    """Return 1 where an entry is the one taken, half of it where both are."""
+    return jnp.where(own == ans, jnp.where(other == ans, 0.5, 1.0), 0.0)
+
+
+def _of_taken(value: Function) -> Function:
+    return with_slopes(value, lambda ans, x, y: _share_of(x, y, ans), lambda ans, x, y: _share_of(y, x, ans))
+
+
+absolute = with_slopes(jnp.abs, lambda ans, x: _sign(x))
+fmax, fmin = _of_taken(jnp.fmax), _of_taken(jnp.fmin)
+expit: Function = with_slopes(jss.expit, lambda ans, x: ans * expit(-x))
+copysign = with_slopes(jnp.copysign, lambda ans, x, y: _sign(x) * _sign(ans), lambda ans, x, y: 0.0 * y)
+ldexp = with_slopes(jnp.ldexp, lambda ans, x, n: jnp.exp2(n.astype(x.dtype)), None)
+logaddexp = with_slopes(jnp.logaddexp, lambda ans, x, y: expit(x - y), lambda ans, x, y: expit(y - x))
+_LOG_2 = float(np.log(2.0))
+logaddexp2 = with_slopes(
+    jnp.logaddexp2, lambda ans, x, y: expit(_LOG_2 * (x - y)), lambda ans, x, y: expit(_LOG_2 * (y - x))
+)
+# By the quotient as it is rounded, where a number is nearly a multiple.
+remainder = with_slopes(jnp.remainder, lambda ans, x, y: jnp.ones_like(x), lambda ans, x, y: -jnp.floor(x / y))
+fmod = with_slopes(jnp.fmod, lambda ans, x, y: jnp.ones_like(x), lambda ans, x, y: -jnp.trunc(x / y))
+nextafter = with_slopes(jnp.nextafter, lambda ans, x, y: jnp.ones_like(x), lambda ans, x, y: 0.0 * y)
+_fraction = with_slopes(
+    lambda x: jnp.copysign(jnp.where(jnp.isinf(x), 0.0, x - jnp.trunc(x)), x), lambda ans, x: jnp.ones_like(x)
+)
+
+
+def modf(x: Array) -> Any:
+    """Return fractions and whole parts; of infinity jax has nan as the fraction."""
+    return _fraction(x), jnp.trunc(x)
+
+
+def unwrap(p: Array, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * np.pi) -> Any:
+    """Return angles without their jumps, which are whole turns and constant."""
+    return with_slopes(
+        lambda p: jnp.unwrap(p, discont=discont, axis=axis, period=period), lambda ans, p: jnp.ones_like(p)
+    )(p)
+
+
+# What is largest and smallest so far
+
+
+def _so_far(function: Function, is_beyond: Function) -> Function:
+    def so_far(x: Array, axis: int) -> Any:
+        """Return the first of equal entries, as it is that which has the slope."""
+        axis %= x.ndim
+        found = function(x, axis)
+        if not x.shape[axis] or x.dtype.kind != "f":
+            return found
+        known, before = (jnp.moveaxis(each, axis, -1) for each in map(jax.lax.stop_gradient, (x, found)))
+        before = jnp.roll(before, 1, -1)
+        is_new = is_beyond(known, before) | (jnp.isnan(known) & ~jnp.isnan(before))
+        numbers = jnp.where(is_new, jnp.arange(x.shape[axis]), 0)
+        places = jax.lax.cummax(numbers.at[..., 0].set(0), x.ndim - 1)
+        return jnp.take_along_axis(x, jnp.moveaxis(places, -1, axis), axis, mode="promise_in_bounds")
+
+    return so_far
+
+
+cummax, cummin = _so_far(jax.lax.cummax, jnp.greater), _so_far(jax.lax.cummin, jnp.less)
+
+
+# Powers
+
+
+def _in_base(ans: Array, x: Array, y: Array) -> Any:
+    has_slope = (y != 0) | (jnp.abs(x) >= LEAST)
+    return y * power_of(x, jnp.where(has_slope, y - 1.0, 1.0))
+
+
+power_of: Function = with_slopes(
+    jnp.power, _in_base, lambda ans, x, y: jnp.log(jnp.where(x == 0, 1.0, x)) * power_of(x, y)
+)
+
+
+# Logarithms
+
+
+def _ratio(x: Array, y: Array) -> Any:
+    """Return x / y, and 0 for 0 / 0: the limit of x log(y) along x = 0."""
+    return x / jnp.where((x == 0) & (y == 0), 1.0, y)
+
+
+xlogy = with_slopes(jss.xlogy, lambda ans, x, y: jnp.log(y), lambda ans, x, y: _ratio(x, y))
+xlog1py = with_slopes(jss.xlog1py, lambda ans, x, y: jnp.log1p(y), lambda ans, x, y: _ratio(x, 1.0 + y))
+entr = with_slopes(jss.entr, lambda ans, x: -jnp.log(x) - 1.0)
+rel_entr = with_slopes(jss.rel_entr, lambda ans, x, y: jnp.log(x / y) + 1.0, lambda ans, x, y: -x / y)
+kl_div = with_slopes(jss.kl_div, lambda ans, x, y: jnp.log(x / y), lambda ans, x, y: 1.0 - x / y)
+
+
+def _huber(width: Array, r: Array) -> Any:
+    size = jnp.abs(r)
+    found = jnp.where(size <= width, 0.5 * r**2, width * (size - 0.5 * width))
+    return jnp.where(width < 0, jnp.inf, found)
+
+
+huber = with_slopes(
+    _huber,
+    lambda ans, width, r: jnp.maximum(absolute(r) - width, 0.0),
+    lambda ans, width, r: jnp.minimum(jnp.maximum(r, -width), width),
+)
+
+
+def _soft(width: Array, r: Array) -> Any:
+    return jnp.sqrt(1.0 + (r / width) ** 2)
+
+
+def _pseudo_huber(width: Array, r: Array) -> Any:
+    flat = (width == 0) | (r == 0)
+    found = width**2 * jnp.expm1(0.5 * jnp.log1p((r / jnp.where(flat, 1.0, width)) ** 2))
+    return jnp.where(width < 0, jnp.inf, jnp.where(flat, 0.0, found))
+
+
+pseudo_huber = with_slopes(
+    _pseudo_huber,
+    lambda ans, width, r: width * ((r / width) ** 2 / (_soft(width, r) + 1.0)) ** 2 / _soft(width, r),
+    lambda ans, width, r: r / _soft(width, r),
+)
+
+
+# Bounds
+
+
+@jax.custom_jvp
+def _between(a: Array, low: Array, high: Array) -> Any:
+    return jnp.minimum(jnp.maximum(a, low), high)
+
+
+def _moved_between(args: Any, tangents: Any) -> Any:
+    """Have no slope at a bound that does not move, and half of it at one that does."""
+    moves = [type(tangent) is not SymbolicZero for tangent in tangents]
+    found = _between(*args)
+    if not any(moves[1:]):
+        inside = (found != args[1]) & (found != args[2])
+        return found, jnp.where(inside, tangents[0], 0.0) if moves[0] else jnp.zeros_like(found)
+    full = tuple(
+        tangent if moved else jnp.zeros_like(arg) for arg, tangent, moved in zip(args, tangents, moves, strict=True)
+    )
+    return found, jax.jvp(lambda a, low, high: jnp.minimum(jnp.maximum(a, low), high), args, full)[1]
+
+
+_between.defjvp(_moved_between, symbolic_zeros=True)
+
+
+def between(a: Array, low: Any, high: Any, kind: Any) -> Any:
+    """Return floating-point numbers kept between bounds, None for one that there is not."""
+    low, high = (-np.inf if low is None else low), (np.inf if high is None else high)
+    return _between(*jnp.broadcast_arrays(*(jnp.asarray(each, kind) for each in (a, low, high))))

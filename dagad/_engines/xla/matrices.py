@@ -1,0 +1,60 @@
+"""Functions of matrices, and norms, as numpy has them: of one triangle, of rows, of whole numbers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dagad._engines.xla import corners
+from dagad._engines.xla.protocols import Called, array_of, as_dtype
+from dagad._types import Array, Function
+
+
+def floating(a: Array) -> Any:
+    """Return an array of floating-point numbers."""
+    a = array_of(a)
+    a = a if hasattr(a, "dtype") else np.asarray(a)
+    return as_dtype(a, np.float64) if a.dtype.kind in "iub" else a
+
+
+def triangle_by(function: Function) -> Function:
+    def triangle(m: Array, k: int = 0) -> Any:
+        """Return a triangle of a matrix; of one row, of that many of them."""
+        m = array_of(m)
+        return function(jnp.broadcast_to(m, (len(m), len(m))) if m.ndim == 1 else m, k)
+
+    return functools.wraps(function)(triangle)
+
+
+def norm_of(func: Function) -> Function:
+    """Return a function of norms, of which some are made of absolute values."""
+
+    def norm(x: Array, *args: Any, **kwargs: Any) -> Any:
+        ord = kwargs.get("ord", args[0] if args and func is np.linalg.norm else None)
+        x = array_of(x)
+        if isinstance(ord, int | float) and abs(ord) in (1, np.inf):
+            x = corners.absolute(floating(x))
+        return Called(func)(x, *args, **kwargs)
+
+    return functools.wraps(func)(norm)
+
+
+def mirrored(a: Array, lower: bool) -> Any:
+    """Return the Hermitian matrix of which numpy reads one triangle."""
+    one, other = (jnp.tril(a), jnp.tril(a, -1)) if lower else (jnp.triu(a), jnp.triu(a, 1))
+    return one + jnp.conj(jnp.swapaxes(other, -1, -2))
+
+
+def cholesky(a: Array, /, *, upper: bool = False) -> Any:
+    return jnp.linalg.cholesky(mirrored(floating(a), not upper), upper=upper)
+
+
+def eigh(a: Array, UPLO: str = "L") -> Any:
+    return jnp.linalg.eigh(mirrored(floating(a), UPLO.upper() == "L"))
+
+
+def eigvalsh(a: Array, UPLO: str = "L") -> Any:
+    return jnp.linalg.eigvalsh(mirrored(floating(a), UPLO.upper() == "L"))
