@@ -192,7 +192,7 @@ np.array_str(t); np.array_repr(t); np.array2string(t)
 
 
 @pytest.mark.parametrize("text", parts(CASTS))
-def test_numbers_that_a_dtype_of_whole_ones_has_no_place_for_are_numpys(text: str) -> None:
+def test_numbers_too_large_for_a_dtype_of_whole_ones_become_those_of_numpy(text: str) -> None:
     for at in (BEYOND, SINGLE):
         how, theirs, ours = compared(lambda t: eval(text, {**NAMES, "t": t}), (at,))
         assert how == SAME, f"{text}: numpy gives {theirs!r}, and compiled it is {ours!r}"
@@ -254,6 +254,6 @@ def test_histograms_of_a_range_that_is_not_finite_have_no_numbers(at: Any) -> No
 
 
 @pytest.mark.parametrize("text", parts(REFUSED))
-def test_what_jax_has_in_another_order_or_not_at_all_is_refused(text: str) -> None:
+def test_functions_that_jax_has_in_another_order_or_not_at_all_are_refused(text: str) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"calls `np\.\w+`.*leave out `engine="):
         raise compared(lambda t: eval(text, {**NAMES, "t": t}), (AT,))[2]
