@@ -189,11 +189,12 @@ def _moves(box: Array) -> bool:
 def _fitting(tangents: list[Any], value: Value) -> list[Any] | None:
     """Return tangents that have the type and shape of their value; None if one has not."""
     kind = type(value)
-    if kind is np.float64:
-        return tangents if all(type(each) is np.float64 for each in tangents) else None
-    shape = np.shape(value)
-    fits = kind is np.ndarray and all(type(each) is np.ndarray and each.shape == shape for each in tangents)
-    return tangents if fits else None
+    if kind not in _MOVING:
+        return None
+    for each in tangents:
+        if type(each) is not kind or each.shape != value.shape:
+            return None
+    return tangents
 
 
 def _joined(value: Value, args: Args, argnums: Sequence[int], tangents: Sequence[Any]) -> list[Any] | None:

@@ -268,7 +268,7 @@ def _of_left(shape: tuple[int, ...], right: Array) -> Callable[[Any], Any]:
     meta = shape, len(shape), _FLOAT, False
 
     def pull(g: Cotangent) -> Any:
-        if type(g) is not np.ndarray or g.dtype is not _FLOAT or len(shape) == 1 or type(right) is not np.ndarray:
+        if len(shape) == 1 or not _is_array(g):
             return numpy_vjps.matmul_adjoint_0(right, g, meta, right.ndim)
         if right.ndim == 1:
             return np.matmul(g.reshape(-1, 1), right.reshape(1, -1))
@@ -282,7 +282,7 @@ def _of_right(left: Array, shape: tuple[int, ...]) -> Callable[[Any], Any]:
     meta = shape, len(shape), _FLOAT, False
 
     def pull(g: Cotangent) -> Any:
-        if type(g) is not np.ndarray or g.dtype is not _FLOAT or left.ndim == 1 or type(left) is not np.ndarray:
+        if left.ndim == 1 or not _is_array(g):
             return numpy_vjps.matmul_adjoint_1(left, g, left.ndim, meta)
         if len(shape) == 1:
             return np.matmul(left.swapaxes(0, 1), g.reshape(-1, 1)).squeeze(1)
