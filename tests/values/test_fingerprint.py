@@ -24,7 +24,7 @@ from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._graphs.linearization import Counters
 from dagad._kernels.items import ItemSum, item_sum
 from dagad._kernels.kernel import Summed
-from dagad._values.fingerprint import fingerprint, same
+from dagad._values.fingerprint import fingerprint, has_same_parts, same
 from dagad._values.pytree import flatten, register
 from dagad.extend import Keep, Recompute
 
@@ -378,3 +378,44 @@ def test_objects_without_a_fingerprint_are_not_the_same_as_themselves() -> None:
     assert not same(None, None)
     assert not same(fingerprint(1.0), None)
     assert not same(None, fingerprint(1.0))
+
+
+def _kernel_of(fun: Callable[..., Any], shared: tuple[Any, ...] = (), engine: Any = None) -> Any:
+    options: Any = {"scheduler": "sync", "grainsize": 2, "engine": engine or AutogradEngine(), "policy": Keep()}
+    read: Any = read_arguments(fun, np.zeros(4), shared, options, Summed)
+    return read.function
+
+
+class EngineWithState(AutogradEngine):
+    def __init__(self, state: float) -> None:
+        self.state = state
+
+
+def _add(rows: Any, *shared: Any) -> Any:
+    return np.sum(rows) + sum(shared, 0.0)
+
+
+KERNELS: dict[str, tuple[Callable[[], Any], bool]] = {
+    "one function": (lambda: _kernel_of(_add), True),
+    "a function that is made again": (lambda: _kernel_of(capturing(0.0)), False),
+    "one list in the closure": (lambda: _kernel_of(_CARRYING), True),  # at one moment it is what it is
+    "an array": (lambda: _kernel_of(_add, (np.ones(2),)), False),
+    "a number that is made again": (lambda: _kernel_of(_add, (float("0.5"),)), False),
+    "an engine with a state": (lambda: _kernel_of(_add, engine=EngineWithState(1.0)), False),
+    "a dict": (lambda: _kernel_of(_add, ({"a": 1},)), False),
+}
+_CARRYING = capturing([1.0])
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_kernels_have_the_same_parts_where_each_is_the_same_object(kind: str) -> None:
+    make, expected = KERNELS[kind]
+    assert has_same_parts(make(), make()) is expected
+    assert has_same_parts(one := make(), one)
+
+
+def test_a_truth_and_a_number_are_not_the_same_parts() -> None:
+    assert not has_same_parts((1,), (True,))
+    assert not has_same_parts(_kernel_of(_add, (1,)), _kernel_of(_add, (True,)))
+    assert not has_same_parts(functools.partial(_add, 1), functools.partial(_add, 2))
+    assert not has_same_parts(functools.partial(_add, a=1), functools.partial(_add, a=1))
