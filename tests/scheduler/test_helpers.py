@@ -113,6 +113,42 @@ def test_helpers_asked_of_a_full_pool_are_cancelled_when_a_run_is_closed() -> No
     assert served == []
 
 
+def test_a_run_that_is_closed_waits_for_a_helper_whose_pool_has_not_answered_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended, begun, asked = list[str](), threading.Event(), threading.Event()
+
+    def first() -> None:
+        assert begun.wait(PATIENCE)
+        pool.meanwhile = lambda: until(lambda: helpers._closed)
+        helpers.start_one(second)
+
+    def second() -> None:
+        closing.start()
+        until(lambda: asked.is_set() or not closing.is_alive())  # until it is waited for, or has been forgotten
+        ended.append("second")
+
+    def close() -> None:
+        helpers.close(wait=True)
+        ended.append("run")
+
+    def exception(future: Future[Any], timeout: float | None = None) -> Any:
+        if len(helpers._futures) > 1 and future is helpers._futures[1]:
+            asked.set()
+        return usual(future, timeout)
+
+    usual, closing = Future.exception, threading.Thread(target=close)
+    monkeypatch.setattr(Future, "exception", exception)
+    with Slow(2) as pool:
+        pool.meanwhile = int
+        helpers = Helpers(4, pool)
+        helpers.start_one(first)
+        begun.set()
+        until(lambda: closing.ident is not None)
+        closing.join(PATIENCE)
+    assert ended == ["second", "run"]
+
+
 def test_no_helper_joins_a_run_that_is_closed() -> None:
     served: list[int] = []
     helpers = Helpers(4, None)

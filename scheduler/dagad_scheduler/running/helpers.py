@@ -64,15 +64,21 @@ class Helpers:
         """Let nobody join any more; with `wait`, return when all that did have left."""
         with self._lock:
             self._free, self._closed = 0, True
-            threads, futures = list(self._threads), list(self._futures)
-        for future in futures:
-            future.cancel()
+            threads = list(self._threads)
         if wait:
             for thread in threads:
                 thread.join()
-            for future in futures:
-                if not future.cancelled():
-                    future.exception()
+        self._end(0, wait)
+
+    def _end(self, first: int, wait: bool) -> None:
+        """Cancel what a lent pool was asked for, from some number on, or wait for it."""
+        with self._lock:
+            futures = self._futures[first:]
+        for future in futures:
+            if not future.cancel() and wait:
+                future.exception()
+        if futures and wait:  # one that was waited for may have asked for another, which is noted once the pool answers
+            self._end(first + len(futures), wait)
 
 
 def _help(serve: Callable[[], None]) -> None:
