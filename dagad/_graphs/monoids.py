@@ -138,6 +138,23 @@ NUMBERS = {float, np.float64}
 _PLAIN_NUMBERS = {*NUMBERS, int}
 
 
+def counted(value: Value) -> Any:
+    """Return a term of a sum with 1 and 0 for what is true and false, as Python's `sum` has it: numpy adds by `or`."""
+    if type(value) in NUMBERS:
+        return value
+    if type(value) is np.ndarray:
+        return value if value.dtype.kind != "b" else value + 0
+    leaves, treedef = pytree.flatten_with_none(value)
+    if not any(_is_truth(leaf) for leaf in leaves):
+        return value
+    return pytree.unflatten(treedef, [leaf + 0 if _is_truth(leaf) else leaf for leaf in leaves])
+
+
+def _is_truth(leaf: Leaf) -> bool:
+    kind = type(leaf)
+    return kind is bool or kind is np.bool_ or (kind is np.ndarray and leaf.dtype.kind == "b")
+
+
 def _add(total: Value, term: Value, ours: bool) -> Any:
     kind = type(total)
     if kind is type(term) and kind in _PLAIN_NUMBERS:
