@@ -159,6 +159,13 @@ def traceable(leaf: Leaf) -> Any:
             "The derivative with respect to a masked array was asked for, whose mask a trace does not see. Keep mask "
             "and numbers apart: `np.where(mask, 0.0, data)`, or nan and `np.nansum` and its like."
         )
+    if pytree.has_own_operators(type(leaf)):
+        raise NotDifferentiableError(
+            f"The derivative with respect to a `{type(leaf).__name__}` was asked for, a class of arrays with "
+            "arithmetic of its own. A trace sees numbers alone, and would differentiate another function. Give these, "
+            "`np.asarray(array)`, and write in the function what the class does with them: `a @ b` for the product of "
+            "two matrices, a factor for a unit."
+        )
     return leaf.view(np.ndarray)
 
 

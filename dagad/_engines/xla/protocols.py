@@ -24,6 +24,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
 from dagad._tracing.operands import ARRAYS, SEQUENCES
 from dagad._types import Array, DType, Function, Value
+from dagad._values import pytree
 
 WRITTEN: dict[Any, Function] = {}  # what is not a function of the same name, filled by `written`
 UFUNCS_OF_SCIPY: dict[str, Function] = {}  # the same of `scipy.special`, by name, filled by `scipy_functions`
@@ -52,15 +53,8 @@ def array_of(operand: Array) -> Any:
 
 
 def has_own_operators(kind: Any) -> bool:
-    """Return whether a class is one of numpy's arrays with other operators, as `np.matrix` and masked arrays are."""
-    own = issubclass(kind, np.ndarray) and not kind.__module__.startswith("jax")  # whose numbers with a dtype are some
-    return own and any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _OF_CLASSES)
-
-
-_OF_CLASSES = """
-__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ __matmul__ __rmatmul__
-__neg__ __eq__ __lt__ __array_ufunc__ __array_function__
-""".split()
+    """Return whether a class is one of numpy's arrays with other operators; jax's numbers with a dtype are none."""
+    return not kind.__module__.startswith("jax") and pytree.has_own_operators(kind)
 
 
 def kind_of(operand: Array) -> Any:
