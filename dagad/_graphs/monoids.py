@@ -69,7 +69,8 @@ class PlainSum:
 class CompensatedSum:
     """Carry along what each addition rounds off, and add it at the end: sums of chunks as if in twice the precision.
 
-    Values and cotangents are both added up so; what happens inside a chunk is the function's own affair. For sums that
+    Values and cotangents are both added up so; what happens inside a chunk is the function's own affair, and items of
+    `map_sum` are added plainly there: give a small `grainsize`, as "auto" may make one chunk of all. For sums that
     cancel, and for gradients that have to be compared between plans. Costs a few more additions a chunk.
 
     Notes

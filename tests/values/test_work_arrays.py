@@ -94,7 +94,7 @@ def test_a_pullback_that_writes_into_its_cotangent_is_refused() -> None:
     np.testing.assert_array_equal(seed, [1.0, 2.0])
 
 
-def test_what_one_chunk_gives_is_the_callers_own() -> None:
+def test_the_result_of_one_chunk_is_the_callers_own() -> None:
     constant, y = np.ones(2), np.arange(1.0, 8.0)
     for found in (
         dagad.map_reduce(lambda rows: rows, lambda a, b: np.concatenate([a, b]), y, grainsize=100),
@@ -134,7 +134,7 @@ def test_an_array_that_nobody_else_holds_is_not_copied(monkeypatch: pytest.Monke
     assert made == given
 
 
-def test_what_others_hold_is_copied_as_it_lies() -> None:
+def test_an_array_that_others_hold_is_copied_as_it_lies() -> None:
     held = np.asfortranarray(np.ones((2, 3)))
     record: dict[str, Any] = {"a": [held, (held[0],)]}
     pairs: list[Any] = [(held, kept(held)), (held.T, kept(held.T)), (held, kept(record)["a"][0])]
