@@ -28,7 +28,8 @@ class Program:
     def __init__(
         self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Args, kwargs: Kwargs, has_aux: bool = False
     ) -> None:
-        argnums = int(argnums) if isinstance(argnums, np.integer) else argnums
+        if type(argnums) is not int and isinstance(argnums, np.integer):
+            argnums = int(argnums)
         self._fun, self._kwargs, self._argnums, self._has_aux = fun, kwargs, argnums, has_aux
         self._places, args = _places(argnums, args), list(args)
         for place in self._places:
@@ -192,8 +193,8 @@ _INDEX = (int, np.integer)
 
 
 def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
-    wanted, n_args = (argnums,) if isinstance(argnums, int) else argnums, len(args)
-    places: list[int] = []
+    wanted: Any = (argnums,) if isinstance(argnums, int) else argnums
+    places, n_args = list[int](), len(args)
     for place in wanted if isinstance(wanted, _SEVERAL) else ():
         if not isinstance(place, _INDEX):
             places.clear()
@@ -203,12 +204,13 @@ def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
                 f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {n_args} "
                 "positional arguments. Pass by position what to differentiate with respect to."
             )
-        if int(place) % n_args in places:
+        place %= n_args
+        if place in places:
             raise StructureError(
-                f"`argnums={argnums!r}` asks for argument {int(place) % n_args} twice, and a derivative belongs to one "
+                f"`argnums={argnums!r}` asks for argument {place} twice, and a derivative belongs to one "
                 "place. Name each argument once, and use what comes out of it twice."
             )
-        places.append(int(place) % n_args)
+        places.append(place)
     if not places:
         raise StructureError(
             f"`argnums={argnums!r}` is neither an int nor a tuple of ints. Give the positions of the arguments to "
