@@ -204,13 +204,13 @@ def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
                 f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {n_args} "
                 "positional arguments. Pass by position what to differentiate with respect to."
             )
-        place %= n_args
-        if place in places:
+        number = int(place % n_args)
+        if number in places:
             raise StructureError(
-                f"`argnums={argnums!r}` asks for argument {place} twice, and a derivative belongs to one "
+                f"`argnums={argnums!r}` asks for argument {number} twice, and a derivative belongs to one "
                 "place. Name each argument once, and use what comes out of it twice."
             )
-        places.append(place)
+        places.append(number)
     if not places:
         raise StructureError(
             f"`argnums={argnums!r}` is neither an int nor a tuple of ints. Give the positions of the arguments to "
