@@ -103,10 +103,12 @@ def _refuse_elsewhere(shards: Placed, chosen: Any) -> None:
         )
     if there == chosen:
         return
+    where = f"on {there.name}"
     if there.name == here:
-        here, another = "the cluster of another client", ", or pass the client that placed them,"
+        where, here = "with the client that placed them", "the cluster of another client, be it the same cluster"
+        another = ", or pass the client that placed them,"
     raise PlanError(
-        f"The Shards are on {there.name}, but the reduction is to run on {here}. Leave `scheduler=` out{another} to "
+        f"The Shards are {where}, but the reduction is to run on {here}. Leave `scheduler=` out{another} to "
         "run it where they are; or place the data there, `dagad.shard(shards.gather(), scheduler=...)`."
     )
 

@@ -18,6 +18,7 @@ from dagad._tracebacks import public
 from dagad._types import AnyScheduler, Tangents, Tree
 from dagad._values import pytree
 from dagad._values.partition import Partition
+from dagad._values.work_arrays import kept
 from dagad._watching.watching import watched
 from dagad._words import described
 
@@ -94,6 +95,7 @@ def jvp(fun: Any, primals: Tree, tangents: Tangents, *, has_aux: bool = False) -
     direction = program.direction(tangents)
     with watched(program.name) as watch:
         value, aux, (moved,) = program.push([direction])
+        value = kept(value)  # it may be an argument as it came
         watch.gave(value)
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
     tangent = partition.completed([moved[place] for place in partition.positions])

@@ -28,6 +28,8 @@ class Program:
     def __init__(
         self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Args, kwargs: Kwargs, has_aux: bool = False
     ) -> None:
+        if type(argnums) is not int and isinstance(argnums, np.integer):
+            argnums = int(argnums)
         self._fun, self._kwargs, self._argnums, self._has_aux = fun, kwargs, argnums, has_aux
         self._places, args = _places(argnums, args), list(args)
         for place in self._places:
@@ -187,13 +189,14 @@ def _moved(part: Cotangent, leaf: Leaf, what: str) -> Any:
 
 
 _SEVERAL = (tuple, list)
+_INDEX = (int, np.integer)
 
 
 def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
-    wanted, n_args = (argnums,) if isinstance(argnums, int) else argnums, len(args)
-    places: list[int] = []
+    wanted: Any = (argnums,) if isinstance(argnums, int) else argnums
+    places, n_args = list[int](), len(args)
     for place in wanted if isinstance(wanted, _SEVERAL) else ():
-        if not isinstance(place, int):
+        if not isinstance(place, _INDEX):
             places.clear()
             break
         if not -n_args <= place < n_args:
@@ -201,7 +204,13 @@ def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
                 f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {n_args} "
                 "positional arguments. Pass by position what to differentiate with respect to."
             )
-        places.append(place % n_args)
+        number = int(place % n_args)
+        if number in places:
+            raise StructureError(
+                f"`argnums={argnums!r}` asks for argument {number} twice, and a derivative belongs to one "
+                "place. Name each argument once, and use what comes out of it twice."
+            )
+        places.append(number)
     if not places:
         raise StructureError(
             f"`argnums={argnums!r}` is neither an int nor a tuple of ints. Give the positions of the arguments to "
@@ -221,7 +230,7 @@ def check_function(fun: Function, asked: str, argnums: Argnums = 0) -> None:
     if not callable(fun):
         raise ArgumentsError(f"`dagad.{asked}` takes a function, and was given {described(fun)}.")
     positions = argnums if isinstance(argnums, tuple | list) else (argnums,)
-    if not all(isinstance(place, int) for place in positions):
+    if not all(isinstance(place, _INDEX) for place in positions):
         raise StructureError(
             f"`argnums`, the second argument of `dagad.{asked}`, says which arguments to differentiate with respect "
             f"to, by an int or a tuple of ints; it was given {_listed(argnums)}. `dagad.{asked}` returns a function: "

@@ -144,8 +144,11 @@ def map_sum(
         Pytrees that every call gets whole.
     grainsize
         Items per chunk; see `reduce_sum`.
-    engine, policy, scheduler, sum
+    engine, policy, scheduler
         See `reduce_sum`.
+    sum
+        How the chunks are added up; see `reduce_sum`. Inside a chunk items are added in their order, as by Python's
+        `sum`: with ``grainsize=1`` all additions are those of `sum`.
 
     Returns
     -------

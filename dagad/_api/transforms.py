@@ -20,6 +20,7 @@ from dagad._tracing.patches import patches
 from dagad._types import Cotangent, Value
 from dagad._values import pytree
 from dagad._values.canonical import snapshots
+from dagad._values.work_arrays import kept
 from dagad._watching.watching import watched
 from dagad._words import described
 
@@ -202,6 +203,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     program = Program(fun, tuple(range(len(primals))), snapshots(primals), {}, has_aux)
     with watched(program.name) as watch, like_here(VALUES_FIRST, lasting=True):
         value, aux, pullback = program.record()
+        value = kept(value)  # the tape has it, too
         watch.gave(value)
     outputs, treedef = pytree.flatten(value)
 

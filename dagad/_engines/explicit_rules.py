@@ -7,6 +7,7 @@ pullback, at arguments that somebody traces.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from sys import getrefcount
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,8 +17,9 @@ from dagad._errors import NotDifferentiableError, StructureError
 from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves
 from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
-from dagad._types import Cotangent, Cotangents, Leaf, Value
+from dagad._types import Array, Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
+from dagad._values.work_arrays import IN_A_CALL, is_own
 from dagad._words import described
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -67,11 +69,19 @@ class OwnPullback:
         pullback(self._fun.merge([_plain(part) for part in cotangents]))
 
     def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
-        return _checked(self._fun.extract(pullback(self._fun.merge(cotangents))), self._leaves)
+        given = [_read_only(part) if type(part) is np.ndarray else part for part in cotangents]
+        return _checked(self._fun.extract(pullback(self._fun.merge(given))), self._leaves)
 
     def nbytes(self) -> int:
         """Return the bytes of what went in and came out; the rest is the function's secret."""
         return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
+
+
+def _read_only(cotangent: Array) -> Any:
+    """Return a cotangent that can't be written to: it is the other chunks' too, and the caller's."""
+    seen = cotangent.view()
+    seen.flags.writeable = False
+    return seen
 
 
 def _plain(leaf: Leaf) -> Any:
@@ -181,8 +191,11 @@ def refuse_keywords() -> NoReturn:
 
 def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
     result = []
-    for cotangent, leaf in zip(cotangents, leaves, strict=True):
+    for place, leaf in enumerate(leaves):
+        cotangent = cotangents[place]
         if type(cotangent) is type(leaf) is np.ndarray:  # nearly always
+            if getrefcount(cotangent) > IN_A_CALL or not is_own(cotangent):  # a function may fill it again
+                cotangent = cotangent.copy("K")
             if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
                 result.append(cotangent)
                 continue

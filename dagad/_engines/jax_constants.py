@@ -21,7 +21,6 @@ from dagad._engines.xla.refusals import LEAVE
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
 from dagad._remembered import Remembered
 from dagad._tracing.flat_functions import Mark, Side
-from dagad._tracing.operands import has_own_operators
 from dagad._types import Array, Leaf
 from dagad._values import pytree
 from dagad._values.digest import digest
@@ -60,7 +59,7 @@ def refuse_own(parts: Sequence[Any]) -> None:
             continue
         if isinstance(part, jax.Array):
             _refuse_jax(part)
-        if has_own_operators(type(part)):
+        if pytree.has_own_operators(type(part)):
             raise NotDifferentiableError(
                 f"A task for jax was given a `{type(part).__module__}.{type(part).__qualname__}`, whose operators are "
                 "its own, as the product of matrices is `*` there, and jax has only ordinary arrays. Give it "

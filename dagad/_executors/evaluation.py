@@ -26,8 +26,9 @@ from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from typing import Any, Protocol
 
 from dagad._config import setting
-from dagad._errors import CancelledError, PlanError, PortabilityError, SchedulerLostError, TimedOutError
+from dagad._errors import CancelledError, PlanError, PortabilityError, SchedulerLostError
 from dagad._executors.losses import processes_lost, results_lost, worker_lost, workers_unfit
+from dagad._executors.patience import result_of
 from dagad._executors.profile import CANCELLED, Profile
 from dagad._habits import ARITHMETIC, answering
 from dagad._kernels.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
@@ -338,7 +339,7 @@ class Evaluation(metaclass=Listing):
         CancelledError
             If the evaluation was cancelled.
         """
-        return _result(self._value, timeout, "value")
+        return result_of(self._value, timeout, "value")
 
     @public
     def gradient(self, timeout: float | None = None) -> Any:
@@ -362,7 +363,7 @@ class Evaluation(metaclass=Listing):
             If the evaluation was cancelled.
         """
         self._request()
-        return _result(self._gradient, timeout, "gradient")
+        return result_of(self._gradient, timeout, "gradient")
 
     def _request(self) -> None:
         with self._lock:
@@ -430,18 +431,6 @@ class Evaluation(metaclass=Listing):
             f"{done.gradients_done} of {done.gradients_total} gradients"
             f"{done.waits_for and f', waiting for {done.waits_for}'}>"
         )
-
-
-def _result(future: Future[Any], timeout: float | None, what: str) -> Any:
-    try:
-        return future.result(timeout)
-    except TimeoutError:
-        if future.done():  # the function's own
-            raise
-        raise TimedOutError(
-            f"The {what} was not there after {timeout} seconds. The evaluation goes on: ask for it again, or end it by "
-            "`.cancel()`."
-        ) from None
 
 
 def _settle(future: Future[Any], result: Value) -> None:

@@ -69,7 +69,8 @@ class PlainSum:
 class CompensatedSum:
     """Carry along what each addition rounds off, and add it at the end: sums of chunks as if in twice the precision.
 
-    Values and cotangents are both added up so; what happens inside a chunk is the function's own affair. For sums that
+    Values and cotangents are both added up so; what happens inside a chunk is the function's own affair, and items of
+    `map_sum` are added plainly there: give a small `grainsize`, as "auto" may make one chunk of all. For sums that
     cancel, and for gradients that have to be compared between plans. Costs a few more additions a chunk.
 
     Notes
@@ -136,6 +137,23 @@ pytree.register(
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
 NUMBERS = {float, np.float64}
 _PLAIN_NUMBERS = {*NUMBERS, int}
+
+
+def counted(value: Value) -> Any:
+    """Return a term of a sum with 1 and 0 for what is true and false, as Python's `sum` has it: numpy adds by `or`."""
+    if type(value) in NUMBERS:
+        return value
+    if type(value) is np.ndarray:
+        return value if value.dtype.kind != "b" else value + 0
+    leaves, treedef = pytree.flatten_with_none(value)
+    if not any(_is_truth(leaf) for leaf in leaves):
+        return value
+    return pytree.unflatten(treedef, [leaf + 0 if _is_truth(leaf) else leaf for leaf in leaves])
+
+
+def _is_truth(leaf: Leaf) -> bool:
+    kind = type(leaf)
+    return kind is bool or kind is np.bool_ or (kind is np.ndarray and leaf.dtype.kind == "b")
 
 
 def _add(total: Value, term: Value, ours: bool) -> Any:

@@ -7,6 +7,7 @@ chunks, `rows` the constant rows of one chunk, `shared` and `sliced` the leaves 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from sys import getrefcount
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from dagad._values import pytree
 from dagad._values.canonical import canonical
 from dagad._values.partition import Partition
 from dagad._values.shipping import Portable, opened
+from dagad._values.work_arrays import ALONE, kept
 from dagad._words import described, name_of, parameter_of
 
 Names = Callable[[str, Any], Any]
@@ -255,12 +257,18 @@ class BoundChunk(FlatFunction):
                 output = super().run(leaves)
         finally:
             task.leaves = before
+        if type(output) is np.ndarray:
+            if output.base is not None or getrefcount(output) > ALONE:  # a function may fill it again
+                output = kept(output)
+            return output
         if type(output) in _BARE:
             return output
         if type(output) is tuple and set(map(type, output)) <= _BARE_OR_FUNCTION:  # a value and its pullback
-            return output
+            return output if np.ndarray not in map(type, output) else kept(output)
         refuse_strangers(output, leaves)
-        return output if type(getattr(output, "_value", None)) in _BARE else pytree.open_containers(output)
+        if type(getattr(output, "_value", None)) in _BARE:
+            return output
+        return kept(pytree.open_containers(output))
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         theta = iter(leaves[self._function._n_hoisted : self._n_shared])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -67,12 +68,13 @@ class Inputs(NamedTuple):
         return Inputs((*self.shared, summed), (*self.sliced, own), rows)
 
 
-def apart(copies: int, n_own: int, n_chunks: int) -> list[Targets]:
-    """Return places where each chunk has leaves of its own: copy by copy, in each chunk by chunk."""
-    each = n_own // copies
+def apart(copies: int, n_own: Sequence[int]) -> list[Targets]:
+    """Return places where each chunk has leaves of its own, each its number: copy by copy, in each chunk by chunk."""
+    each = [count // copies for count in n_own]
+    *starts, total = itertools.accumulate(each, initial=0)
     return [
-        [((copy * n_chunks + number) * each + leaf, None) for copy in range(copies) for leaf in range(each)]
-        for number in range(n_chunks)
+        [(copy * total + start + leaf, None) for copy in range(copies) for leaf in range(size)]
+        for start, size in zip(starts, each, strict=True)
     ]
 
 

@@ -10,10 +10,12 @@ from dagad._engines.engine_call import BoundCall
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.explicit_rules import check_count, checked_pair
 from dagad._errors import StructureError
+from dagad._graphs.monoids import NUMBERS, counted
 from dagad._graphs.sum_trees import add_up
 from dagad._tracing.flat_functions import Engine
 from dagad._types import AnyRows, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
+from dagad._values.work_arrays import kept
 from dagad._words import name_of
 
 
@@ -30,7 +32,10 @@ class ItemSum:
         total: Any = None
         for item in pytree.items_of(rows):
             value = self.fun(item, *shared)
-            total = value if total is None else add_values(total, value)
+            if total is not None:
+                total = add_values(total, value)
+            else:
+                total = value if type(value) in NUMBERS else counted(kept(value))
         return total
 
 
@@ -43,10 +48,16 @@ class PairSum:
         self.fun = fun
 
     def __call__(self, rows: AnyRows, *shared: Any) -> tuple[Any, Any]:
-        pairs = [_pair_of(self.fun, (item, *shared)) for item in pytree.items_of(rows)]
+        pairs = []
+        for item in pytree.items_of(rows):
+            value, pull = _pair_of(self.fun, (item, *shared))
+            pairs.append((value if type(value) in NUMBERS else counted(kept(value)), pull))
 
         def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
-            parts = [check_count(pull(cotangent), 1 + len(shared)) for _, pull in pairs]
+            parts = []
+            for _, pull in pairs:
+                found = check_count(pull(cotangent), 1 + len(shared))
+                parts.append(kept(found))
             shared_parts = [add_up(*(part[place + 1] for part in parts)) for place in range(len(shared))]
             return _joined(rows, [part[0] for part in parts]), *shared_parts
 

@@ -12,6 +12,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._errors import StructureError, add_note_once
+from dagad._graphs.monoids import counted
 from dagad._graphs.sum_trees import Subtree, assembled
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.items import add_values
@@ -21,6 +22,7 @@ from dagad._tracing.tape import pull, record, tape_nbytes
 from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import is_seed
+from dagad._values.work_arrays import kept
 from dagad._words import described
 
 
@@ -33,7 +35,7 @@ class Added:
     def outputs(self, context: ChunkContext, parts: Sequence[Part], values: Sequence[Any]) -> Outputs:
         """Return the sum."""
         del context, parts
-        return Outputs(functools.reduce(add_values, values), [])
+        return Outputs(functools.reduce(add_values, values[1:], counted(values[0])), [])
 
     def record(
         self, context: ChunkContext, parts: Sequence[Part], values: Sequence[Any]
@@ -191,7 +193,8 @@ class Combine:
     def add(self, a: Value, b: Value, ours: bool) -> Any:
         """Combine two neighbours."""
         del ours
-        return self._combine(a, b)
+        both = self._combine(a, b)
+        return kept(both)
 
     def lower(self, total: Value) -> Any:
         """Return the value."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from dagad._errors import StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
-from dagad._graphs.monoids import NUMBERS
+from dagad._graphs.monoids import NUMBERS, counted
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._sources.packed import Unpacked, unpacked
 from dagad._tracing.tape import pull, record, tape_nbytes
@@ -313,8 +313,12 @@ class Summed(Kernel):
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         leaves = [*shared[0], *(sliced[0] if sliced else ())]
         if not any(map(pytree.is_traced, leaves)):
-            return Outputs(self.function.value(context, rows, shared[0], sliced[0] if sliced else None), [])
-        return Outputs(self.function.run(rows, leaves, len(shared[0])), [])
+            return Outputs(self.term(self.function.value(context, rows, shared[0], sliced[0] if sliced else None)), [])
+        return Outputs(self.term(self.function.run(rows, leaves, len(shared[0]))), [])
+
+    def term(self, value: Value) -> Any:
+        """Return what is added up, from what the function gave."""
+        return value if type(value) in NUMBERS else counted(value)
 
     def record(
         self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
@@ -322,7 +326,7 @@ class Summed(Kernel):
         """Run one chunk by its own engine, which is told whether the seed 1 of a number comes next; see `Kernel`."""
         own = sliced[0] if sliced else None
         value, pull_leaves, nbytes = self.function.linearize(context, rows, shared[0], own, with_grad)
-        parts = Outputs(value, [])
+        parts = Outputs(value if type(value) in NUMBERS else self.term(value), [])
         return parts, ChunkPullback(self.function, context, pull_leaves, parts, len(shared[0]), own), nbytes
 
 
@@ -331,6 +335,10 @@ class Apart(Summed):
 
     __slots__ = ()
     reduces, stacks, copies, is_reduction = False, True, 1, False
+
+    def term(self, value: Value) -> Any:
+        """Return the value as it is: nobody adds it up."""
+        return value
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         return _apart(super().run(context, rows, shared, sliced))

@@ -230,7 +230,7 @@ class Operation:
         if not self.kernel.stacks or not any(stacked):
             return Outputs(reduced, [], results.notes, [[] for _ in stacked])
         if at is None and self.kernel.copies:
-            at = apart(self.kernel.copies, len(stacked[0]), len(stacked))
+            at = apart(self.kernel.copies, [len(own) for own in stacked])
         if at is None:
             _check_alike(stacked, results.notes)
             columns = list(zip(*stacked, strict=True))

@@ -17,11 +17,13 @@ from autograd.extend import defjvp, defvjp, primitive
 from dagad._errors import NotDifferentiableError
 from dagad._rules import fft_rules, reduction_rules
 from dagad._rules.reduction_rules import is_deep
+from dagad._rules.scipy_integrate import trapezoid
 from dagad._rules.tails import share
 from dagad._tracing import refusals
 from dagad._tracing.by_definition import entrywise, moved, movers, rules_of
 from dagad._tracing.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._tracing.rules import HOMES, Better, cast, define, keep_real, shaped
+from dagad._tracing.wide_numbers import is_narrow
 from dagad._types import Argnums, Args, Array, Axis, DType, Function, Kwargs, Shape, Value
 from dagad._values import pytree
 
@@ -37,17 +39,6 @@ def _array(x: Array) -> Any:
 
 def _steps(x: Array) -> Any:
     return x[..., 1:] - x[..., :-1]
-
-
-def trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
-    """Return the integral of samples by straight lines between them."""
-    if np.ndim(plain(dx)):  # cut like the rises along this axis
-        dx = anp.moveaxis(dx * np.ones_like(np.diff(plain(y), axis=axis)), axis, -1)
-    y = anp.moveaxis(y, axis, -1)
-    if x is not None:
-        x = _array(x)
-        dx = x[1:] - x[:-1] if np.ndim(plain(x)) == 1 else _steps(anp.moveaxis(x, axis, -1))
-    return anp.sum(dx * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
 
 
 def _interp(x: Array, xp: Array, fp: Array, left: Array = None, right: Array = None, period: Array = None) -> Any:
@@ -236,8 +227,8 @@ def _where(condition: Array, x: Array, y: Array) -> Any:
 
 
 def _bincount(x: Array, weights: Array = None, minlength: int = 0) -> Any:
-    size = max(int(np.max(x, initial=-1)) + 1, minlength)
-    return movers()[1](weights, np.asarray(x), (size,))
+    at = np.asarray(x).astype(np.intp, copy=False)
+    return movers()[1](weights, at, (max(int(np.max(at, initial=-1)) + 1, minlength),))
 
 
 def _histogram(
@@ -323,7 +314,8 @@ def _not_flat(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
 
 def _not_a_count(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans
-    return np.ndim(args[1] if len(args) > 1 else next(iter(kwargs.values()))) > 0
+    shift = args[1] if len(args) > 1 else next(iter(kwargs.values()))
+    return np.ndim(shift) > 0 or is_narrow(shift)
 
 
 def _of_complex(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:

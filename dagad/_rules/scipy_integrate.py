@@ -1,4 +1,4 @@
-"""Integrals of samples by scipy, and polynomials by numpy.polynomial: what they are, written with others."""
+"""Integrals of samples by numpy and scipy, and polynomials by numpy.polynomial: what they are, written with others."""
 
 from __future__ import annotations
 
@@ -8,28 +8,46 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._rules.numpy_rules import trapezoid
 from dagad._rules.scipy_functions import defined
+from dagad._tracing.by_definition import as_given
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import Swap
+from dagad._tracing.private import isbox
+from dagad._tracing.wide_numbers import wide_entries
 from dagad._types import Array
 from dagad._values import pytree
 
 plain = pytree.plain
 
 
+def widths_between(x: Array, axis: int) -> Any:
+    """Return what numpy takes for the widths between points, along the last axis: of constants in their own type."""
+    x = x if np.ndim(plain(x)) == 1 else anp.moveaxis(x, axis, -1)
+    return x[..., 1:] - x[..., :-1] if isbox(x) else np.diff(x)
+
+
+@as_given
+def trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
+    """Return the integral of samples by straight lines between them."""
+    if np.ndim(plain(dx)):  # cut like the rises along this axis
+        dx = anp.moveaxis(dx * np.ones_like(np.diff(plain(y), axis=axis)), axis, -1)
+    y = anp.moveaxis(y, axis, -1)
+    if x is not None:
+        dx = widths_between(x if isbox(x) else np.asarray(x), axis)
+    return anp.sum(dx * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
+
+
 def _spacing(y: Array, x: Array, dx: Array, axis: int) -> Any:
     """Return the widths of the intervals, along the last axis; a number of them for each row where x has rows."""
     if x is None:
         return dx * np.ones(np.shape(plain(y))[axis] - 1)
-    x = array_of(x)
-    x = x if np.ndim(plain(x)) == 1 else anp.moveaxis(x, axis, -1)
-    return x[..., 1:] - x[..., :-1]
+    return widths_between(array_of(x), axis)
 
 
+@as_given
 def _simpson(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
     """Return the integral by parabolas through three neighbours; a last single interval has Cartwright's."""
-    h = _spacing(y, x, dx, axis)
+    h = wide_entries(_spacing(y, x, dx, axis), plain(y))
     y = anp.moveaxis(y, axis, -1)
     n = np.shape(plain(y))[-1]
     if n == 2:
@@ -48,6 +66,7 @@ def _simpson(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
     return found + ends - y[..., -3] * last**3 / (6.0 * first * (first + last))
 
 
+@as_given
 def _cumulative_trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1, initial: Array = None) -> Any:
     h = _spacing(y, x, dx, axis)
     y = anp.moveaxis(y, axis, -1)

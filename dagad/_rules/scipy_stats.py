@@ -23,7 +23,7 @@ from dagad._tracing import refusals
 from dagad._tracing.by_definition import rules_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import primitive_vjps
-from dagad._tracing.rules import define
+from dagad._tracing.rules import define, read_distribution
 from dagad._types import AnyDistribution, Array, Function
 from dagad._values import pytree
 
@@ -204,4 +204,4 @@ def learn_normal(module: ModuleType) -> bool:
             return f.log_ndtr(tail * (x - loc) / scale)
 
         define(fun, *rules_of(f"norm.{fun.__name__}", definition), lambda *call: True)
-    return True
+    return read_distribution(module)

@@ -68,8 +68,9 @@ def loaders_of(data: Tree) -> Sequence[Delayed] | None:
 
 
 def refuse_collection(leaf: Leaf, taken: Taken) -> None:
-    """Refuse what has not been computed, where it can't be."""
+    """Refuse what has not been computed, where it can't be; in a list, too."""
     del taken
+    leaf = leaf[0] if isinstance(leaf, list) and leaf else leaf
     if hasattr(leaf, "__dask_graph__") and is_dask_collection(leaf):
         _refuse(leaf)
 

@@ -34,10 +34,10 @@ def read_source(leaf: Leaf, taken: Taken) -> Source | None:
 READERS: tuple[Reader, ...] = (
     read_numbers,
     read_shards,
-    read_list,
     read_source,
     read_table,
     refuse_collection,
+    read_list,
     read_stored,
     read_array,
 )

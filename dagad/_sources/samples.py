@@ -35,6 +35,8 @@ def drawn_numbers(n_total: int, n_chunks: object, seed: object, step: object) ->
     """
     count = _whole_number("n_chunks", n_chunks)
     seed, step = _whole_number("seed", seed), _whole_number("step", step)
+    if not n_total:
+        raise PlanError("Cannot sample Shards without rows: there are no chunks. Skip the step where there is no data.")
     if not 1 <= count <= n_total:
         raise PlanError(
             f"Cannot sample {count} of {n_total} {'chunk' if n_total == 1 else 'chunks'}: each comes at most once in a "

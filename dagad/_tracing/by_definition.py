@@ -22,8 +22,17 @@ from dagad._tracing.forward import push
 from dagad._tracing.private import isbox, subvals, trace_primitives_map, unbroadcast_f
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import pull, record
+from dagad._tracing.wide_numbers import all_wide, wide_entries
 from dagad._types import Args, Array, Cotangent, Function, Index, Kwargs, Shape, Value
 from dagad._values import pytree
+
+_AS_GIVEN = "_dagad_takes_constants_as_given"
+
+
+def as_given(definition: Function) -> Function:
+    """Mark a definition that takes constants in their own types, and not as wide as its value."""
+    setattr(definition, _AS_GIVEN, True)
+    return definition
 
 
 def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
@@ -32,8 +41,8 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
     names = {each.name for each in parameters}
 
-    most = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
-    most = sys.maxsize if any(each.kind is each.VAR_POSITIONAL for each in parameters) else most
+    by_place = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    most = sys.maxsize if any(each.kind is each.VAR_POSITIONAL for each in parameters) else len(by_place)
 
     def look(args: Args, kwargs: Kwargs) -> Any:
         if len(args) > most:
@@ -45,16 +54,18 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
             raise NotDifferentiableError(refusals.of_option(name, strange))
         return {each: kwargs[each] for each in kwargs if each in names}
 
-    return _vjp_of(definition, look), _jvp_of(definition, look)
+    def widen(args: Sequence[Any], kwargs: Kwargs, value: Value) -> Any:
+        return (args, kwargs) if getattr(definition, _AS_GIVEN, False) else all_wide(by_place, args, kwargs, value)
+
+    return _vjp_of(definition, look, widen), _jvp_of(definition, look, widen)
 
 
-def _vjp_of(definition: Function, look: Function) -> Function:
+def _vjp_of(definition: Function, look: Function, widen: Function) -> Function:
     def make(argnums: Sequence[int], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Function:
-        del ans
         kwargs = look(args, kwargs)
 
         def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
-            run, leaves = _in_some(definition, argnums, args, kwargs)
+            run, leaves = _in_some(definition, argnums, *widen(args, kwargs, ans))
             value, ends, roots = record(run, leaves)
             cotangents = pytree.flatten(pytree.open_containers(cotangent))[0]
             pairs = zip(cotangents, pytree.flatten(value)[0], strict=True)
@@ -66,11 +77,9 @@ def _vjp_of(definition: Function, look: Function) -> Function:
     return make
 
 
-def _jvp_of(definition: Function, look: Function) -> Function:
+def _jvp_of(definition: Function, look: Function, widen: Function) -> Function:
     def pushed(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Any:
-        del ans
-        kwargs = look(args, kwargs)
-        run, leaves = _in_some(definition, argnums, args, kwargs)
+        run, leaves = _in_some(definition, argnums, *widen(args, look(args, kwargs), ans))
         values, moved = push(run, leaves, [tangents])
         flat, treedef = pytree.flatten(values)
         return pytree.unflatten(treedef, _dense(moved[0], flat))
@@ -100,7 +109,7 @@ def entrywise(name: str, *slopes: Function | None) -> tuple[Function, Function]:
         found = slopes[argnum]
         if found is None:
             raise NotImplementedError(f"VJP of {name} wrt argnums {argnum} not defined")
-        return found(ans, *args)
+        return found(ans, *[wide_entries(arg, ans) for arg in args])
 
     def vjp(argnums: Sequence[int], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Function:
         del kwargs
@@ -168,4 +177,4 @@ def moved(func: Function, *places: int) -> Function:
         pick = movers()[0]
         return [pick(whole, each) for each in at] if isinstance(at, list | tuple) else pick(whole, at)
 
-    return definition
+    return as_given(definition)  # the other arguments are indices and masks

@@ -60,18 +60,6 @@ def vector_of(found: Value) -> Any:
     return joined(pytree.flatten(pytree.all_opened(found))[0])
 
 
-def has_own_operators(kind: Any) -> bool:
-    """Return whether a class is one of numpy's arrays with other operators, as `np.matrix` and masked arrays are."""
-    own = issubclass(kind, np.ndarray) and not kind.__module__.startswith("jax")  # whose numbers with a dtype are some
-    return own and any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _OF_CLASSES)
-
-
-_OF_CLASSES = """
-__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ __matmul__ __rmatmul__
-__neg__ __eq__ __lt__ __array_ufunc__ __array_function__
-""".split()
-
-
 def _holds_traced(sequence: Any) -> bool:
     return any(map(pytree.is_traced, pytree.flatten(sequence)[0]))
 

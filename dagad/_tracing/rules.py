@@ -32,6 +32,7 @@ from autograd.extend import defjvp_argnums, defvjp, defvjp_argnums, primitive
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
 from dagad._tracing.private import primitive_jvps, primitive_vjps, trace_primitives_map, unbroadcast_f
+from dagad._tracing.wide_numbers import wide_entries
 from dagad._types import Args, Array, Cotangent, DType, Function, Kwargs, Leaf, Tangents, Value
 from dagad._values import pytree
 
@@ -118,6 +119,21 @@ def keep_real(*funs: Any) -> None:
         rule: Any = primitive_vjps.get(trace_primitives_map.get(fun, fun))
         if is_autograds(rule):
             _VJPS[rule] = _kept_real(_VJPS.get(rule, rule))
+
+
+def compute_wide(*funs: Any) -> None:
+    """Let functions of entries compute with constants that are as wide as their value; see `wide_numbers`."""
+    for fun in funs:
+        rule: Any = primitive_vjps.get(fun)
+        if rule is not None and is_autograds(rule):
+            _VJPS[rule] = _with_wide(_VJPS.get(rule, rule))
+
+
+def _with_wide(rule: Function) -> Any:
+    def make(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
+        return rule(argnums, ans, [wide_entries(arg, ans) for arg in args], kwargs)
+
+    return make
 
 
 def _kept_real(rule: Function) -> Any:
@@ -260,6 +276,17 @@ def _special(special: ModuleType) -> bool:
     for fun in (special.polygamma, special.jn, special.yn, special.iv):
         _replace(_VJPS, primitive_vjps, fun, _not_in_order(fun))
     _replace(_WRONG, primitive_jvps, special.logsumexp, _several_axes)
+    compute_wide(*(getattr(special, name) for name in _OF_SEVERAL))
+    return True
+
+
+_OF_SEVERAL = "beta betainc betaln gammainc gammaincc ive iv jn polygamma yn".split()
+_OF_A_DISTRIBUTION = "pdf cdf sf logpdf logcdf logsf pmf logpmf entropy".split()
+
+
+def read_distribution(module: Any) -> bool:
+    """Let autograd's own rules of a distribution compute with constants that are wide enough."""
+    compute_wide(*(vars(module)[name] for name in _OF_A_DISTRIBUTION if name in vars(module)))
     return True
 
 
@@ -279,12 +306,15 @@ def _chi2(chi2: ModuleType) -> bool:
 
     _replace(_VJPS, primitive_vjps, chi2.pdf, _in_first(chi2.pdf, of_pdf))
     _replace(_VJPS, primitive_vjps, chi2.logpdf, _in_first(chi2.logpdf, of_logpdf))
-    return True
+    return read_distribution(chi2)
 
 
 HOMES: dict[str, Callable[[Any], bool]] = {
     "autograd.scipy.special": _special,
     "autograd.scipy.stats.chi2": _chi2,
+} | {
+    f"autograd.scipy.stats.{name}": read_distribution
+    for name in ("beta", "dirichlet", "gamma", "multivariate_normal", "poisson", "t")
 }
 _LEARNED: set[str] = set()
 

@@ -13,7 +13,6 @@ from autograd.extend import Box, VJPNode
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracing.flat_functions import Flat
 from dagad._tracing.in_place import CHANGED, refuse_stale_memory
-from dagad._tracing.operands import has_own_operators
 from dagad._tracing.patches import patches, traces_of
 from dagad._tracing.private import add_outgrads, isbox
 from dagad._tracing.refusals import explained
@@ -162,11 +161,12 @@ def traceable(leaf: Leaf) -> Any:
             "The derivative with respect to a masked array was asked for, whose mask a trace does not see. Keep mask "
             "and numbers apart: `np.where(mask, 0.0, data)`, or nan and `np.nansum` and its like."
         )
-    if has_own_operators(type(leaf)):
+    if pytree.has_own_operators(type(leaf)):
         raise NotDifferentiableError(
-            f"The derivative with respect to a `{type(leaf).__module__}.{type(leaf).__qualname__}` was asked for, "
-            "whose operators are its own, as the product of matrices is `*` there, and a trace has only ordinary "
-            "arrays. Give `np.asarray(m)`, and write `m @ x`."
+            f"The derivative with respect to a `{type(leaf).__name__}` was asked for, a class of arrays with "
+            "arithmetic of its own. A trace sees numbers alone, and would differentiate another function. Give these, "
+            "`np.asarray(array)`, and write in the function what the class does with them: `a @ b` for the product of "
+            "two matrices, a factor for a unit."
         )
     return leaf.view(np.ndarray)
 

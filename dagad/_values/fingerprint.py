@@ -205,13 +205,14 @@ def identity_of(fun: Any) -> Hashable:
     """Return what stays the same when a function is defined again: its code, and that of the functions that it holds.
 
     What a decorator made of two functions differs by what it was made of; what two make of one, by their own code.
-    Equal code is the same function, that of a cell that is run again for instance.
+    Equal code is the same function, that of a cell that is run again for instance. Classes are referred to weakly, as
+    what is remembered of a function outlives it.
     """
     if _is_bare(fun):
         code: Hashable = fun.__code__
         return code  # nearly always
     inner: Any = own(fun, "fun") if type(fun) is not FunctionType else None  # of what is marked explicit, say
-    return (type(fun), inner.__code__) if _is_bare(inner) else _identity(fun, set())
+    return (weakref.ref(type(fun)), inner.__code__) if _is_bare(inner) else _identity(fun, set())
 
 
 def _is_bare(fun: object) -> bool:
@@ -228,16 +229,16 @@ def _identity(fun: Any, seen: set[int]) -> Hashable:
     if isinstance(fun, _BY_NAME):
         return cls, own(fun, "__module__"), own(fun, "__qualname__", own(fun, "__name__"))
     if kind is METHOD:
-        return _identity(fun.__func__, seen), type(fun.__self__)
+        return _identity(fun.__func__, seen), weakref.ref(type(fun.__self__))
     call = fun if kind is FUNCTION else getattr(cls, "__call__", None)  # noqa: B004  # the function is wanted
     code = call.__code__ if isinstance(call, FunctionType) else None
     # Anything else goes by its class, and by what it wraps.
     held = kind.parts(fun) if kind in _OF_FUNCTIONS else (own(fun, "__wrapped__"), own(fun, "fun"))
     found = [_identity(part, seen) for part in _out_of_cells(held) if callable(part)]
-    mine: Hashable = code if kind is FUNCTION else (cls, code)
+    mine: Hashable = code if kind is FUNCTION else (weakref.ref(cls), code)
     if found:
         return mine, *found
-    return mine if code is not None or kind is PARTIAL else _itself(fun) if first else cls
+    return mine if code is not None or kind is PARTIAL else _itself(fun) if first else weakref.ref(cls)
 
 
 def _out_of_cells(parts: Sequence[Any]) -> Iterator[Any]:
@@ -246,8 +247,8 @@ def _out_of_cells(parts: Sequence[Any]) -> Iterator[Any]:
 
 
 def _itself(fun: object) -> Hashable:
-    """Return a weak reference to a function that has no code, else its type."""
-    kind: Any = type(fun)
+    """Return a weak reference to a function that has no code, else to its type."""
+    kind: Any = weakref.ref(type(fun))
     try:
         hash(fun)
         return weakref.ref(fun)

@@ -18,6 +18,7 @@ from autograd.extend import Box
 from dagad._ending import end_other_threads
 from dagad._errors import StructureError
 from dagad._types import AnyRows, Cotangent, Function, Leaf, Tree, Value
+from dagad._words import described
 
 NAMESPACE = "dagad"  # where records are looked up; it inherits what is registered globally
 TreeDef = optree.PyTreeSpec
@@ -107,6 +108,18 @@ def is_leaf(obj: Tree) -> bool:
     return leaf
 
 
+def has_own_operators(kind: type) -> bool:
+    """Return whether a class is one of numpy's arrays with other operators, as `np.matrix` and masked arrays are."""
+    own = issubclass(kind, np.ndarray) and not kind.__module__.startswith("jax")  # whose numbers with a dtype are some
+    return own and any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _ASKED)
+
+
+_ASKED = """
+__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ __matmul__ __rmatmul__
+__neg__ __eq__ __lt__ __array_ufunc__ __array_function__
+""".split()
+
+
 def is_differentiable(leaf: Leaf) -> bool:
     """Return whether a leaf is real or complex floating point; all else is constant."""
     if isinstance(leaf, np.ndarray):
@@ -168,7 +181,33 @@ def fitted(part: Cotangent, leaf: Leaf, what: str) -> Any:
     """Return a tangent or cotangent as `cast_like` does; what is None, traced or of Shards as it is."""
     if part is None or is_traced(part) or is_traced(leaf) or is_placed(leaf):
         return part
+    if type(part) is not np.ndarray or part.dtype.kind != "f":
+        _check_numbers(part, leaf, what)
     return cast_like(part, leaf, what)
+
+
+def _check_numbers(part: object, leaf: Leaf, what: str) -> None:
+    """Refuse a tangent or cotangent of which something would be dropped: a mask, an imaginary part, all of a word."""
+    if np.ma.isMaskedArray(part):
+        raise StructureError(
+            f"{what} is a masked array, whose mask says nothing to a derivative. Give an array with a number in each "
+            "place, `array.filled(0.0)` where what is masked is to have no part in it."
+        )
+    try:
+        array = np.asarray(part)
+    except ValueError:  # of lists of several lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "fciub":
+        raise StructureError(
+            f"{what} is {described(part)}, where numbers are needed. Give a number or an array of numbers, of the "
+            "shape of what it belongs to."
+        )
+    largest = np.max(np.abs(np.imag(array)), initial=0.0) if array.dtype.kind == "c" else 0.0
+    if dtype_of(leaf).kind != "c" and largest > 1e-8 * np.max(np.abs(array), initial=0.0):
+        raise StructureError(
+            f"{what} has an imaginary part, of up to {largest:.3g}, and belongs to a real number or array, whose "
+            "derivatives are real. Give `np.real(array)`, or one derivative for the real part and one for the other."
+        )
 
 
 def dense(part: Cotangent, leaf: Leaf, what: str) -> Any:

@@ -13,7 +13,7 @@ import optree
 import pytest
 
 import dagad
-from dagad.extend import explicit
+from dagad.extend import CompensatedSum, PlainSum, explicit
 from support.sum_cases import CASES, RAGGED, THETA, Model, X, Y, assert_close, reference, squares
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
@@ -120,3 +120,34 @@ def test_items_of_an_explicit_function_can_be_ragged() -> None:
     items = [{"x": x} for x in RAGGED]
     gradients = dagad.grad(lambda x, t: dagad.map_sum(total_of, x, t, grainsize=3), (0, 1))(items, 0.3)
     assert_close(gradients, reference(lambda x, t: loop(lambda i, t: np.sum(np.exp(t * i["x"])), x, t), items, 0.3)[1])
+
+
+def test_truths_are_counted_as_by_pythons_sum(scheduler: Any) -> None:
+    numbers = onp.arange(1.0, 8.0)
+    for grainsize in (1, 2, 7):
+        for how in (PlainSum(), CompensatedSum()):
+            total = partial(dagad.map_sum, grainsize=grainsize, scheduler=scheduler, sum=how)
+            assert total(lambda item, t: item > t, numbers, 3.0) == 4
+            assert total(lambda item: {"n": item > 3.0, "s": item}, numbers) == {"n": 4, "s": 28.0}
+            assert total(lambda item: onp.bool_(True) if item < 4 else 1.5, numbers) == 9.0
+            assert total(lambda item: bool(item > 3.0), numbers) == 4
+            onp.testing.assert_array_equal(total(lambda item: item > onp.array([0.0, 3.0]), numbers), [7, 4])
+    assert dagad.map_sum(lambda item: item > 3.0, numbers[5:6], scheduler=scheduler).dtype == int
+    assert dagad.reduce_sum(lambda rows: onp.sum(rows) > t0, numbers, grainsize=1, scheduler=scheduler) == 4
+    value, slope = dagad.value_and_grad(lambda t: counting(t, scheduler))(2.0)
+    assert (value, slope) == (2.0 * 28.0 * 4, 28.0 * 4)
+    explicitly = explicit(lambda item, t: (item > 3.0, lambda seed: (None, 0.0)))
+    assert dagad.map_sum(explicitly, numbers, 1.0, scheduler=scheduler, grainsize=2) == 4
+
+
+t0 = 3.0
+
+
+def counting(t: Any, scheduler: Any) -> Any:
+    both = dagad.map_sum(lambda item, t: (item > 3.0, item * t), onp.arange(1.0, 8.0), t, scheduler=scheduler)
+    return both[0] * both[1]
+
+
+def test_truths_are_combined_as_they_are() -> None:
+    found = dagad.map_reduce(lambda rows: onp.any(rows > 3.0), onp.logical_or, onp.arange(5.0), grainsize=2)
+    assert found is onp.True_ or found.dtype == bool

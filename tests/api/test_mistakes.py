@@ -209,6 +209,11 @@ CALLS: dict[str, Case] = {
     "nothing": (lambda: cut(scaled, {}, 1.0), StructureError, "nothing to cut"),
     "a Series": (lambda: cut(scaled, TABLE["a"], 1.0), StructureError, r"`column\.to_numpy\(\)`"),
     "a dict of Series": (lambda: cut(scaled, {"a": TABLE["a"]}, 1.0), StructureError, r"`column\.to_numpy\(\)`"),
+    "a list of Delayed": (
+        lambda: cut(scaled, [A, B], 1.0),
+        StructureError,
+        r"dagad\.shard\(\[load\(path\), \.\.\.\]\)",
+    ),
     "a Delayed": (lambda: cut(scaled, A, 1.0), StructureError, r"dagad\.shard\(\[load\(path\), \.\.\.\]\)"),
     "a dask array": (lambda: cut(scaled, dask.array.ones(4), 1.0), StructureError, r"`dagad\.shard\(array\)`"),
     # what is differentiated

@@ -257,6 +257,38 @@ def test_argnums_that_do_not_fit_are_refused(argnums: Any) -> None:
         dagad.grad(lambda x, y: x * y, argnums)(1.0, 2.0)
 
 
+def test_an_argument_is_named_once_by_argnums_and_may_be_named_by_a_number_of_numpys() -> None:
+    def power(x: Any, y: Any) -> Any:
+        return x**3 * y
+
+    for argnums in ((0, 0), (0, -2), (1, 0, 1)):
+        for transform in (dagad.grad, dagad.value_and_grad, dagad.jacfwd, dagad.jacrev, dagad.hessian):
+            with pytest.raises(dagad.StructureError, match=r"asks for argument [01] twice.*Name each argument once"):
+                transform(power, argnums)(2.0, 3.0)
+        with pytest.raises(dagad.StructureError, match=r"asks for argument [01] twice"):
+            dagad.evaluate(power, 2.0, 3.0, argnums=argnums)
+    assert dagad.grad(power, np.int64(1))(2.0, 3.0) == 8.0
+    assert dagad.grad(power, (np.int64(-1), 0))(2.0, 3.0) == (8.0, 36.0)
+    assert dagad.jacrev(power, np.int8(0))(2.0, 3.0) == 36.0
+
+
+def test_a_value_is_the_callers_own_and_its_pullback_does_not_read_it() -> None:
+    theta, seed = onp.zeros(2), onp.ones(2)
+    functions: list[Any] = [np.exp, lambda t: t, lambda t: t[::-1], lambda t: {"a": (np.exp(t), t)}]
+    for fun in functions:
+        before = optree.tree_map(onp.copy, fun(theta))
+        value, pullback = dagad.vjp(fun, theta)
+        pushed, tangent = dagad.jvp(fun, (theta,), (seed,))
+        both: Any = (value, pushed)
+        for leaf in optree.tree_leaves(both):
+            leaf += 5.0
+        seeds = optree.tree_map(onp.ones_like, before)
+        onp.testing.assert_array_equal(pullback(seeds)[0], dagad.vjp(fun, theta)[1](seeds)[0])
+        assert all(onp.all(leaf == 1.0) for leaf in optree.tree_leaves(tangent))
+        assert optree.tree_all(optree.tree_map(lambda a, b: onp.array_equal(a, b + 5.0), value, before))
+    onp.testing.assert_array_equal(theta, onp.zeros(2))
+
+
 def test_a_missing_aux_is_refused() -> None:
     for returned in (1.0, (1.0, 2.0, 3.0), [1.0, 2.0]):
         with pytest.raises(dagad.StructureError, match=r"has_aux=True.*returned a"):

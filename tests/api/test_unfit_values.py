@@ -75,6 +75,61 @@ def test_parameters_of_another_kind_are_refused_with_what_to_give(kind: str) -> 
     assert dagad.grad(of_any)(remedy(given)) is not None
 
 
+class Tenfold(np.ndarray):
+    """An array with arithmetic of its own, as those with units have."""
+
+    def __mul__(self, other: Any) -> Any:
+        return np.asarray(self) * other * 10.0
+
+
+@pytest.mark.parametrize("own", [np.matrix([[1.0, 2.0], [3.0, 4.0]]), np.ones((2, 2)).view(Tenfold)])
+def test_an_array_with_arithmetic_of_its_own_is_not_differentiated_as_if_it_had_none(own: Any) -> None:
+    def in_a_chunk(t: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: np.sum(t * t) * np.sum(rows), np.ones(1), t, scheduler="sync")
+
+    def in_rows(rows: Any) -> Any:
+        return dagad.reduce_sum(lambda rows: np.sum(rows * rows), rows, grainsize=1, scheduler="sync")
+
+    sentence = rf"a `{type(own).__name__}` was asked for.*of its own.*`np\.asarray\(array\)`"
+    for loss in (lambda t: np.sum(t * t), in_a_chunk, in_rows):
+        for derivative in (
+            lambda loss=loss: dagad.grad(loss)(own),
+            lambda loss=loss: dagad.jvp(loss, (own,), (np.ones((2, 2)),)),
+            lambda loss=loss: dagad.hvp(loss, (own,), (np.ones((2, 2)),)),
+        ):
+            with pytest.raises(NotDifferentiableError, match=sentence):
+                derivative()
+        np.testing.assert_array_equal(dagad.grad(loss)(np.asarray(own)), 2.0 * np.asarray(own))
+    derived = np.ones((2, 2)).view(Derived)
+    np.testing.assert_array_equal(dagad.grad(in_a_chunk)(derived), np.full((2, 2), 2.0))
+
+
+COTANGENTS: dict[str, tuple[Any, str]] = {
+    "complex": (np.array([1.0 + 1.0j, 2.0]), r"has an imaginary part, of up to 1, .*`np\.real\(array\)`"),
+    "masked": (np.ma.masked_array([1.0, 5.0], [False, True]), r"is a masked array.*`array\.filled\(0\.0\)`"),
+    "words": (np.array(["a", "b"]), r"is an array.*[Gg]ive a number,? or an array"),
+    "objects": (np.array([1.0, None], dtype=object), r"is an array.*[Gg]ive a number,? or an array"),
+    "a word": ("a", r"[Gg]ive a number,? or an array"),
+}
+
+
+@pytest.mark.parametrize("kind", COTANGENTS)
+def test_a_cotangent_or_tangent_of_which_something_would_be_dropped_is_refused(kind: str) -> None:
+    given, sentence = COTANGENTS[kind]
+    pullback = dagad.vjp(lambda t: t * 2.0, THETA)[1]
+    for derivative in (
+        lambda: pullback(given),
+        lambda: dagad.jvp(lambda t: t * 2.0, (THETA,), (given,)),
+        lambda: dagad.hvp(lambda t: np.sum(t**3), (THETA,), (given,)),
+    ):
+        with pytest.raises(StructureError, match=sentence):
+            derivative()
+    for taken in ([1, 2], np.array([1.0 + 0.0j, 2.0]), np.array([True, False])):
+        assert np.asarray(pullback(np.asarray(taken))[0]).dtype == float
+    complex_one = dagad.vjp(lambda z: z * 2.0, np.ones(2) + 1.0j)[1]
+    assert np.iscomplexobj(complex_one(np.array([1.0 + 1.0j, 2.0]))[0])
+
+
 @pytest.mark.parametrize("returned", [dict, list, tuple])
 def test_a_container_is_refused_with_has_aux(returned: Any) -> None:
     def contained(theta: Any) -> Any:

@@ -32,7 +32,9 @@ def test_leaves_are_numbered_group_by_group() -> None:
 
 
 def test_indices_of_copies_come_one_copy_after_the_other() -> None:
-    assert apart(2, 4, 3)[1] == [(2, None), (3, None), (8, None), (9, None)]
-    assert sorted(leaf for own in apart(2, 4, 3) for leaf, _ in own) == list(range(12))
+    assert apart(2, [4, 4, 4])[1] == [(2, None), (3, None), (8, None), (9, None)]
+    assert apart(2, [2, 6, 4])[1] == [(1, None), (2, None), (3, None), (7, None), (8, None), (9, None)]
+    for counts in ([4, 4, 4], [2, 6, 4], [0, 2, 0]):
+        assert sorted(leaf for own in apart(2, counts) for leaf, _ in own) == list(range(sum(counts)))
     rows: list[Targets] = [[(0, slice(0, 2)), (1, None)], [(0, slice(2, 3)), (2, None)]]
     assert times(rows, 2)[1] == [(0, slice(2, 3)), (2, None), (3, slice(2, 3)), (5, None)]

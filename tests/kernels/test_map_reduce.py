@@ -304,3 +304,64 @@ def test_errors_in_function_and_combine_arrive_as_they_are(scheduler: Any) -> No
     with pytest.raises(ZeroDivisionError) as raised:
         dagad.map_reduce(lambda rows: 1 // int(rows[0] != Y[4]), times, Y, grainsize=4, scheduler=scheduler)
     assert "chunk 1 (rows 4:8)" in " ".join(raised.value.__notes__)
+
+
+WORDS = ["a", "b", "a", "a", "c", "d", "a"]
+
+
+def weights_of(words: Any, theta: Any) -> Any:
+    found: dict[str, Any] = {}
+    for word in words:
+        found[word] = found.get(word, 0.0) + np.exp(theta[ord(word) - ord("a")] * len(found))
+    return found
+
+
+def both_weights(a: Any, b: Any) -> Any:
+    return {key: a.get(key, 0.0) + b.get(key, 0.0) * 2.0 for key in sorted({*a, *b})}
+
+
+@pytest.mark.parametrize("combine", [both_weights, lambda a, b: {**a, **b}])
+@pytest.mark.parametrize("grainsize", [1, 2, 3])
+def test_chunks_may_give_different_numbers_of_leaves(combine: Any, grainsize: int, scheduler: Any) -> None:
+    theta = onp.array([0.3, -0.7, 1.1, 0.2])
+
+    def cut(theta: Any, total: Any) -> Any:
+        found = total(theta)
+        return sum(found[key] ** 2 * (1.0 + place) for place, key in enumerate(sorted(found)))
+
+    def by_dagad(theta: Any) -> Any:
+        return dagad.map_reduce(weights_of, combine, WORDS, theta, grainsize=grainsize, scheduler=scheduler)
+
+    def by_hand(theta: Any) -> Any:
+        chunks = [weights_of(WORDS[at : at + grainsize], theta) for at in range(0, len(WORDS), grainsize)]
+        while len(chunks) > 1:
+            pairs = [combine(*chunks[at : at + 2]) for at in range(0, len(chunks) - 1, 2)]
+            chunks = pairs + chunks[len(chunks) // 2 * 2 :]
+        return chunks[0]
+
+    assert by_dagad(theta) == pytest.approx(by_hand(theta), rel=1e-14)
+    loss, plain = (lambda theta, total=total: cut(theta, total) for total in (by_dagad, by_hand))
+    assert_close(dagad.grad(loss)(theta), autograd.grad(plain)(theta))
+    direction = onp.cos(onp.arange(4.0))
+    assert dagad.jvp(loss, theta, direction)[1] == pytest.approx(autograd.grad(plain)(theta) @ direction)
+    assert_close(dagad.hvp(loss, theta, direction), autograd.hessian(plain)(theta) @ direction)
+    assert_close(
+        dagad.jacrev(lambda theta: by_dagad(theta)["a"])(theta), autograd.grad(lambda t: by_hand(t)["a"])(theta)
+    )
+
+
+def test_lists_of_several_lengths_are_combined(scheduler: Any) -> None:
+    def squares(theta: Any) -> Any:
+        listed = dagad.map_reduce(
+            lambda rows, t: [row * t for row in rows],
+            lambda a, b: a + b,
+            Y[:7],
+            theta,
+            grainsize=2,
+            scheduler=scheduler,
+        )
+        assert len(listed) == 7
+        return sum(entry**2 for entry in listed)
+
+    assert dagad.grad(squares)(3.0) == pytest.approx(6.0 * onp.sum(Y[:7] ** 2))
+    assert dagad.hvp(squares, 3.0, 1.0) == pytest.approx(2.0 * onp.sum(Y[:7] ** 2))

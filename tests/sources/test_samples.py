@@ -106,6 +106,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def test_shards_without_rows_have_no_sample() -> None:
+    with pytest.raises(dagad.PlanError, match=r"Cannot sample Shards without rows.*Skip the step"):
+        dagad.shard(np.zeros((0, 2)), scheduler="sync").sample(1, step=0)
+
+
 @pytest.mark.parametrize(("options", "sentence"), REFUSED, ids=[repr(options) for options, _ in REFUSED])
 def test_a_sample_that_cannot_be_is_refused_at_once(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(dagad.PlanError, match=sentence):

@@ -97,7 +97,7 @@ def is_taken(loss: Callable[[Any], Any]) -> bool:
     """Return whether the function takes a list where nothing is traced."""
     try:
         loss(1.0)
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, ArithmeticError, IndexError):
         return False
     return True
 
@@ -119,6 +119,35 @@ def test_a_list_beside_a_traced_array_is_an_array(
         found = in_every_mode(loss_of(function, given | {at: sequence}, others))
         assert len(found) == len(expected)
         assert found == expected or np.array_equal(found, expected, equal_nan=True)
+
+
+# What wraps round, has no negative, or too few digits, when one computes with it alone.
+SMALL = {
+    "u1": [3, 1, 2, 200, 0],
+    "u4": [7, 3, 1],
+    "u8": [2, 0, 3, 1],
+    "i1": [-128, 1, 127],
+    "?": [1, 0, 1, 0, 0],
+    "f2": [0.1, 2],
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(("function", "given", "at", "others"), VARIANTS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_constant_of_a_small_type_has_the_derivatives_of_the_same_floats(
+    function: Any, given: Arguments, at: int | str, others: list[int | str]
+) -> None:
+    for dtype, numbers in SMALL.items():
+        constant = np.resize(np.array(numbers, dtype), np.shape(given[at]))
+        small, floats = (loss_of(function, given | {at: each}, others) for each in (constant, constant.astype(float)))
+        if not (is_taken(small) and is_taken(floats) and np.isclose(small(1.0), floats(1.0), rtol=1e-12, atol=0.0)):
+            continue  # a mask, an index, a singular matrix, what numpy itself computes in few digits
+        if abs(floats(1.0)) > 1e9:
+            continue  # a matrix that is nearly singular
+        expected = in_every_mode(floats)
+        if len(expected) > 1 and np.all(np.isfinite(expected)):
+            np.testing.assert_allclose(in_every_mode(small), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_lists_for_arrays_are_tried_in_as_many_functions_as_take_several() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from autograd import tracer
 from autograd.extend import primitive
 
+import dagad
 from dagad._kernels.items import ItemSum
 from dagad._values.fingerprint import identity_of
 from dagad.extend import explicit
@@ -146,3 +149,30 @@ def test_many_functions_that_hold_each_other_are_looked_at_once() -> None:
     for _ in range(30):
         funs.append(made())
     assert hash(identity_of(funs[-1])) == hash(identity_of(funs[-1]))
+
+
+def test_a_class_of_chunk_functions_is_let_go_with_all_that_hangs_on_it() -> None:
+    seen = []
+
+    def total(fun: Any, *shared: Any) -> Any:
+        return dagad.reduce_sum(fun, np.arange(10.0), *shared, grainsize=5, scheduler="sync")
+
+    def evaluate() -> None:
+        class Factory:
+            def __call__(self, rows: Any, t: Any) -> Any:
+                return np.sum(rows * t)
+
+            def loss(self, rows: Any, t: Any) -> Any:
+                return np.sum(rows * t)
+
+        seen.append(weakref.ref(Factory))
+        made = Factory()
+        for fun in (made, made.loss, functools.partial(made), called(functools.partial(made, t=1.0))):
+            shared = () if hasattr(fun, "__closure__") and not hasattr(fun, "__self__") else (1.0,)
+            assert total(fun, *shared) == 45.0
+            assert dagad.grad(lambda t, fun=fun, shared=shared: t * total(fun, *shared))(2.0) == 45.0
+
+    for _ in range(3):
+        evaluate()
+    gc.collect()
+    assert [reference() for reference in seen] == [None] * 3

@@ -23,8 +23,9 @@ from dagad._engines.xla.special import exponent_of
 from dagad._engines.xla.whole import whole_of
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
-from dagad._tracing.operands import ARRAYS, SEQUENCES, has_own_operators
+from dagad._tracing.operands import ARRAYS, SEQUENCES
 from dagad._types import Array, DType, Function, Tree, Value
+from dagad._values import pytree
 
 WRITTEN: dict[Any, Function] = {}  # what is not a function of the same name, filled by `written`
 UFUNCS_OF_SCIPY: dict[str, Function] = {}  # the same of `scipy.special`, by name, filled by `scipy_functions`
@@ -47,7 +48,7 @@ def array_of(operand: Array) -> Any:
         return jnp.array(operand) if holds_traced(operand) else np.asarray(operand)
     if hasattr(type(operand), "__pandas_priority__") and not isinstance(operand, Tracer):
         return np.asarray(operand)
-    if type(operand) is not np.ndarray and has_own_operators(type(operand)):
+    if type(operand) is not np.ndarray and pytree.has_own_operators(type(operand)):
         raise NotDifferentiableError(refusals.of_kind(type(operand)))
     return operand
 
