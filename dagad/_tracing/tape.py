@@ -163,10 +163,10 @@ def traceable(leaf: Leaf) -> Any:
         )
     if pytree.has_own_operators(type(leaf)):
         raise NotDifferentiableError(
-            f"The derivative with respect to a `{type(leaf).__name__}` was asked for, a class of arrays with "
-            "arithmetic of its own. A trace sees numbers alone, and would differentiate another function. Give these, "
-            "`np.asarray(array)`, and write in the function what the class does with them: `a @ b` for the product of "
-            "two matrices, a factor for a unit."
+            f"The derivative with respect to a `{type(leaf).__module__}.{type(leaf).__qualname__}` was asked for, a "
+            "class of arrays with arithmetic of its own. A trace sees numbers alone, and would differentiate another "
+            "function. Give these, `np.asarray(m)`, and write in the function what the class does with them: `m @ x` "
+            "for the product of two matrices, a factor for a unit."
         )
     return leaf.view(np.ndarray)
 
