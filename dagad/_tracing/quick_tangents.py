@@ -17,6 +17,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
+from dagad._tracing.rules import stock_rules
 from dagad._types import Args, Array, Axis, Function, Index, Value
 
 _PLAIN = frozenset({np.ndarray, np.float64, float, int})
@@ -63,6 +64,7 @@ def _product(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 BY_ENTRIES = {anp.multiply: _multiply, anp.add: _add, anp.subtract: _subtract, anp.true_divide: _divide}
+_ADDED = frozenset({anp.add, anp.subtract})
 _BINARY = {**BY_ENTRIES, anp.matmul: _product(np.matmul), anp.dot: _product(np.dot)}
 UNARY: dict[Any, Callable[[Any, Any, Any], Any]] = {
     anp.negative: lambda value, x, dx: -dx,
@@ -82,8 +84,8 @@ _SHAPES = frozenset({anp.reshape, anp.expand_dims, anp.squeeze, anp.swapaxes})
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
 _POWER = numpy_wrapper.power
-_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, *_SHAPES, _GETITEM, _ARRAY, _CONCATENATE)}
-_STOCK_OF_SUM, _STOCK_OF_POWER = primitive_jvps[anp.sum], primitive_jvps[_POWER]
+_STOCK = stock_rules(primitive_jvps, *_BINARY, *UNARY, *_SHAPES, _GETITEM, _ARRAY, _CONCATENATE)
+_STOCK_OF_SUM, _STOCK_OF_POWER = stock_rules(primitive_jvps, anp.sum, _POWER).values()
 Found = tuple[Any, list[Any]]  # the value and its tangents
 
 
@@ -113,6 +115,8 @@ def quickly_pushed(
     elif fun in UNARY:
         rule = UNARY[fun]
         found = [rule(value, args[0], tangent) for tangent in tangents[0]]
+    elif not _is_laid_out(fun, args, argnums):
+        return None
     else:
         both, (x, y) = _BINARY[fun], args
         nothing = [None] * len(tangents[0])
@@ -120,6 +124,17 @@ def quickly_pushed(
         left, right = (left, right) if argnums[0] == 0 else (right, left)
         found = [both(value, x, y, dx, dy) for dx, dy in zip(left, right, strict=True)]
     return _fitting(found, value)
+
+
+def _is_laid_out(fun: Function, args: Sequence[Any], argnums: Sequence[int]) -> bool:
+    """Return whether tangents are added as autograd adds them: those that are broadcast it lays out anew before."""
+    if fun is anp.matmul:
+        return type(args[0]) is type(args[1]) is np.ndarray
+    if fun not in _ADDED:
+        return True
+    shapes = [getattr(arg, "shape", ()) for arg in args]
+    whole = max(shapes, key=len)
+    return all([shape == whole or (not shape and at not in argnums) for at, shape in enumerate(shapes)])
 
 
 # The same past autograd's tracer: of a traced array, and what it meets
@@ -136,6 +151,8 @@ def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflec
     if type(x) not in _MOVING or type(other) not in _PLAIN or not _moves(box):
         return None
     args = (other, x) if is_reflected else (x, other)
+    if not _is_laid_out(fun, args, argnums):
+        return None
     value = operate(*args)
     tangents = quickly_pushed(fun, value, args, argnums, nodes)
     return None if tangents is None else (value, tangents)

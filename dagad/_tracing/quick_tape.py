@@ -19,7 +19,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_vjps, numpy_wrapper, primitive_vjps
-from dagad._tracing.rules import vjp_rule
+from dagad._tracing.rules import stock_rules, vjp_rule
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, is_double, sides_of
 from dagad._types import Array, Axis, Cotangent, Function, Index
 from dagad._values import pytree
@@ -85,7 +85,7 @@ UNARY: dict[Any, Callable[[Any, Any], Rule]] = {
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _INDICES = frozenset({int, slice})
 _POWER = numpy_wrapper.power
-_STOCK = {fun: primitive_vjps[fun] for fun in (*BINARY, *UNARY, anp.matmul, anp.sum, _POWER)}
+_STOCK = stock_rules(primitive_vjps, *BINARY, *UNARY, anp.matmul, anp.sum, _POWER)
 
 
 def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool = False) -> Found | None:
@@ -97,7 +97,7 @@ def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflec
     kind = type(x)
     if kind is np.ndarray:
         shape = x.shape
-        if x.dtype is not _FLOAT or 1 in shape:  # along an axis of one, a cotangent may have been broadcast
+        if x.dtype is not _FLOAT or 1 in shape or not shape:  # along an axis of one a cotangent may have been broadcast
             return None
     elif kind is np.float64:
         shape = ()
@@ -173,7 +173,7 @@ def of_ufunc(ufunc: np.ufunc, inputs: Sequence[Any], kind: type[Any]) -> tuple[A
         return None
     x = box._value
     kind_of_x = type(x)
-    if kind_of_x is not np.float64 and not (kind_of_x is np.ndarray and x.dtype is _FLOAT) and not is_double(x):
+    if not (_is_array(x) if kind_of_x is np.ndarray else kind_of_x is np.float64 or is_double(x)):
         return None
     value = ufunc(x)
     if type(value) is not kind_of_x:
@@ -215,7 +215,7 @@ def power_of(box: Array, exponent: float) -> Found | None:
     """Return the power of an array or a number by a Python number."""
     x = box._value
     kind = type(x)
-    if kind is not np.float64 and (not is_double(x) or 1 in x.shape):
+    if kind is not np.float64 and (not is_double(x) or 1 in x.shape or (kind is np.ndarray and not x.ndim)):
         return None
     if primitive_vjps.get(_POWER) is not _STOCK[_POWER]:
         return None
@@ -240,6 +240,8 @@ def _product_of(operate: Function, box: Array, other: Array, is_reflected: bool)
             if type(other._node) is not type(node):
                 return None
             other, parents = other._value, (node, other._node)
+    elif type(other) is not np.ndarray:  # somebody else may trace it, who began later
+        return None
     if not (_is_vector_or_matrix(x) and _is_vector_or_matrix(other)):
         return None
     if primitive_vjps.get(anp.matmul) is not _STOCK[anp.matmul]:

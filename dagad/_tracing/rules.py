@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -190,6 +190,11 @@ def is_autograds(rule: Function) -> bool:
     parts = [each for part in parts for each in (part.values() if isinstance(part, dict) else (part,))]
     functions = [part for part in parts if isinstance(part, FunctionType) and not hasattr(part, "fun")]
     return all(str(function.__module__).startswith("autograd.") for function in (rule, *functions))
+
+
+def stock_rules(table: Mapping[Any, Any], *funs: Function) -> dict[Any, Any]:
+    """Return autograd's own rules of some primitives, None where a user has given one before dagad was imported."""
+    return {fun: table[fun] if is_autograds(table[fun]) else None for fun in funs}
 
 
 def _in_first(fun: Function, rule: Callable[..., Any]) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 from dagad._tracing import quick_tangents
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
 from dagad._tracing.quick_tangents import BY_ENTRIES, UNARY
+from dagad._tracing.rules import stock_rules
 from dagad._types import Array, Axis, Function, Index, Tangents, Value
 from dagad._values import pytree
 
@@ -129,7 +130,7 @@ _BINARY: dict[Any, Callable[..., Any]] = {
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
 _OTHERS = _GETITEM, _ARRAY, _CONCATENATE, anp.reshape, anp.transpose, anp.sum
-_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, *_OTHERS)}
+_STOCK = stock_rules(primitive_jvps, *_BINARY, *UNARY, *_OTHERS)
 OPERATIONS = {
     np.multiply: (anp.multiply, operator.mul),
     np.add: (anp.add, operator.add),

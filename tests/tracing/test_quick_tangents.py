@@ -32,6 +32,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "end to end": lambda x: np.concatenate([x, np.ones(2), x[:1] * x[1:2]]) * np.concatenate([np.zeros(3), x]),
     "functions of entries": lambda x: np.sin(x) * np.cos(x) + np.tanh(x) + np.log(x * x) + np.sqrt(2.0 + x * x),
     "products of matrices": lambda x: (x[:, None] * M) @ x + M @ x + np.dot(x, M) + x @ x + np.dot(M, x[:, None])[:, 0],
+    "laid out otherwise": lambda x: np.reshape(x[:, None] * x, (3, 3)).T + x - (x - (x[:, None] * M).T) + x[0],
     "sums": lambda x: (x[:, None] * x).sum(0) * np.sum(x) + np.sum(x[:, None] * x, axis=-1) + np.sum(M),
     "powers": lambda x: x**2 + (x * x + 1.0) ** -1.5 + x[0] ** 3 + x**1 + x**0,
     "shapes": lambda x: np.reshape(x[:, None] * x, (9,))[2:5] + np.squeeze(x[:, None], 1) + np.ravel(x[None])[:3],
@@ -78,3 +79,8 @@ def test_no_rule_of_dagads_own_is_left_out() -> None:
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_a_tangent_that_is_a_number_of_pythons_is_divided_as_numpys() -> None:
     assert push(lambda leaves: [leaves[0] / 0.0], [np.float64(1.0)], [[1.0]])[1] == [[np.inf]]
+
+
+def test_a_product_of_numbers_is_refused_as_numpy_refuses_it() -> None:
+    with pytest.raises(ValueError, match="does not have enough dimensions"):
+        dagad.jvp(lambda x: np.matmul(x, x), (np.float64(1.0),), (1.0,))

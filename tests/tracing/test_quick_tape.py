@@ -14,7 +14,7 @@ from autograd.extend import defvjp
 import dagad
 from dagad._tracing import quick_tape
 from dagad._tracing.private import primitive_vjps
-from dagad._tracing.rules import learn_rules, vjp_rule
+from dagad._tracing.rules import learn_rules, stock_rules, vjp_rule
 from dagad._tracing.tape import record, tape_nbytes
 
 WIDE: Any = np.random.default_rng(5).normal(size=(5, 5))
@@ -178,3 +178,52 @@ def test_arithmetic_of_one_shape_or_with_constants_goes_past_the_tracer(monkeypa
     asked.clear()
     dagad.grad(lambda x: np.sum(x + x.astype(complex)).real)(x)
     assert not any(asked)
+
+
+PRODUCTS: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda x, o: (x @ o) ** 2,
+    lambda x, o: (o @ x) ** 2,
+    lambda x, o: np.matmul(x, o) * anp.sum(x * o),
+    lambda x, o: anp.sum((anp.outer(x, x) @ anp.outer(o, x)) * anp.outer(x, o)),
+    lambda x, o: anp.sum(x**2 * o + anp.sum(x) * anp.tanh(o * x)),
+)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("inner", [autograd.grad, lambda fun: lambda x: autograd.make_jvp(fun)(x)(np.cos(x))[1]])
+def test_autograds_derivatives_inside_of_those_of_a_tape_are_right(product: Any, inner: Any) -> None:
+    x, o = np.array([1.0, 2.0, 3.0]), np.array([0.5, -1.0, 2.0])
+
+    def of(o: Any) -> Any:
+        return anp.sum(inner(lambda x: product(x, o))(x))
+
+    value, gradient = autograd.value_and_grad(of)(o)
+    for found in (dagad.value_and_grad(of)(o), (of(o), dagad.jvp(of, (o,), (np.ones(3),))[1])):
+        assert np.isclose(found[0], value, rtol=1e-13)
+        assert np.allclose(np.sum(found[1]), np.sum(gradient), rtol=1e-12)
+    assert np.allclose(dagad.grad(of)(o), gradient, rtol=1e-12)
+    assert np.allclose(dagad.hvp(of, (o,), (np.sin(o),)), autograd.hessian(of)(o) @ np.sin(o), rtol=1e-11)
+
+
+def test_a_rule_that_a_user_gave_before_is_not_taken_for_autograds() -> None:
+    stock = primitive_vjps[anp.log1p]
+    assert stock_rules(primitive_vjps, anp.log1p) == {anp.log1p: stock}
+    try:
+        defvjp(anp.log1p, lambda ans, x: lambda g: 7.0 * g)
+        assert stock_rules(primitive_vjps, anp.log1p) == {anp.log1p: None}
+    finally:
+        primitive_vjps[anp.log1p] = stock
+
+
+@pytest.mark.parametrize(
+    "x", [np.array(1000.0), np.float64(1000.0), np.array([1000.0])], ids=["0-d", "number", "array"]
+)
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+def test_what_overflows_is_told_of_once(mode: str, x: Any) -> None:
+    told = list[str]()
+    with np.errstate(over="call", call=lambda kind, flag: told.append(kind)):
+        if mode == "reverse":
+            dagad.vjp(lambda x: np.exp(x), x)
+        else:
+            dagad.jvp(lambda x: np.exp(x) + 1.0, (x,), (1.0 + 0.0 * x,))
+    assert told == ["overflow"]
