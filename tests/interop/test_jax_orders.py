@@ -139,6 +139,10 @@ def test_a_hessian_product_along_nothing_is_not_computed() -> None:
     assert (np.asarray(found).tolist(), count.n) == ([0.0, 0.0], 0)
 
 
+cut: Any = jax.sharding.PartitionSpec
+summed: Any = jax.lax.psum
+
+
 def of_two(slopes: Any, scale: Any) -> Any:
     return jnp.sum(jnp.sin(slopes)) * jnp.sum(jnp.cos(scale))
 
@@ -152,11 +156,9 @@ def norm(fun: Any) -> Any:
 )
 def test_a_function_of_as_jax_is_differentiated_inside_of_shard_map(mode: Any) -> None:
     def spread(fun: Any) -> Any:
-        parts, whole = jax.sharding.PartitionSpec("i"), jax.sharding.PartitionSpec()
+        parts, whole = cut("i"), cut()
         mesh = jax.sharding.Mesh(np.array(jax.devices()), ("i",))
-        return jax.shard_map(
-            lambda *args: jax.lax.psum(fun(*args), "i"), mesh=mesh, in_specs=(parts, whole), out_specs=whole
-        )
+        return jax.shard_map(lambda *args: summed(fun(*args), "i"), mesh=mesh, in_specs=(parts, whole), out_specs=whole)
 
     our_two = as_jax(lambda slopes, scale: np.sum(np.sin(slopes)) * np.sum(np.cos(scale)))
     found, right = (jax.jit(mode(spread(fun)))(jnp.arange(8.0), jnp.arange(3.0)) for fun in (our_two, of_two))
