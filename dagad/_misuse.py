@@ -49,6 +49,10 @@ _HINTS = {
     "a leaf Variable that requires grad": _OF_TENSORS,
     "Can't call numpy() on Tensor": NOT_TORCHS,
     "Tensor that doesn't have storage": NOT_TORCHS,
+    "object of type 'numpy.float64' has no len()": (
+        "it was asked for the length of a number, as torch does of what is being differentiated. Write it with "
+        'numpy; what is written with torch goes into chunks, with `engine="torch"`.'
+    ),
     "has no attribute 'to_numpy'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "has no attribute 'values'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "'method' and": "a method was not called: `name(...)`. A column of a table is `rows[name]` inside a chunk.",

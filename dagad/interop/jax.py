@@ -126,7 +126,7 @@ class _Tracers:
 
 
 def _refuse_captured(fun: Function) -> None:
-    ways = Walk(fun, _Tracers()).ways()
+    ways = Walk(fun, _Tracers(), read_only=True).ways()
     if ways:
         raise ClosureError(
             f"`{name_of(fun)}` holds a value that jax is tracing, {ways[0][1]}. Its derivative would be lost: pass the "
