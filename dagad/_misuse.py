@@ -49,6 +49,10 @@ _HINTS = {
     "a leaf Variable that requires grad": _OF_TENSORS,
     "Can't call numpy() on Tensor": NOT_TORCHS,
     "Tensor that doesn't have storage": NOT_TORCHS,
+    "can't multiply sequence by non-int": (
+        "a list or tuple is no array: write `np.array(...)`. What `explicit` has marked returns its value and its "
+        "pullback when it is called: the value alone, with that derivative, is `marked.value(...)`."
+    ),
     "object of type 'numpy.float64' has no len()": (
         "it was asked for the length of a number, as torch does of what is being differentiated. Write it with "
         'numpy; what is written with torch goes into chunks, with `engine="torch"`.'

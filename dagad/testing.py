@@ -39,7 +39,7 @@ def check_grads(
     ----------
     fun
         A function of pytrees that returns floating-point numbers in any structure, and may call reductions and maps;
-        or a Delayed of Dask.
+        or a Delayed of Dask. Of a function marked by `dagad.extend.explicit` the value and its rule are checked.
     *args
         Where to check: the arguments; for a Delayed, Delayed of its graph.
     order

@@ -17,6 +17,7 @@ from dagad.interop.torch import as_torch
 ROWS = np.random.default_rng(0).normal(size=(5, 2))
 T = torch.from_numpy(ROWS)
 func: Any = torch.func  # partly typed
+hessian: Any = functional.hessian
 MANY = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
 
 
@@ -104,11 +105,11 @@ def test_a_function_of_as_torch_goes_through_torchs_vmap_one_by_one(name: str) -
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by torch's forward mode
 def test_forward_mode_and_legacy_vectorizing_are_refused_with_the_remedy() -> None:
     one = torch.tensor(0.3, dtype=torch.float64)
-    for wrong in (lambda: func.hessian(ours)(one), lambda: func.jacfwd(ours)(one)):
+    for mode in (func.hessian, func.jacfwd):
         with pytest.raises(dagad.NotDifferentiableError, match=r"forward mode.*torch.func.jacrev.torch.func.jacrev"):
-            wrong()
+            mode(ours)(one)
     with pytest.raises(dagad.NotDifferentiableError, match=r"vectorize=True.*Leave that out"):
-        functional.hessian(ours, one, vectorize=True)
+        hessian(ours, one, vectorize=True)
 
 
 def test_a_function_of_as_torch_goes_into_torchs_checkpoint() -> None:
