@@ -15,7 +15,6 @@ from dagad._api.collections import gradient
 from dagad._api.differentiable import is_delayed
 from dagad._api.higher_order import jvp
 from dagad._api.transforms import vjp
-from dagad._engines.explicit import Explicit
 from dagad._errors import DagadWarning, GradientError, NotDifferentiableError
 from dagad._executors.evaluation import new_names
 from dagad._kernels.additivity import on_rows, why_no_sum
@@ -23,9 +22,8 @@ from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.context import operations_seen
 from dagad._kernels.kernel import Outputs
 from dagad._sources.plan import Chunk
-from dagad._sources.shards import Shards
 from dagad._tracebacks import warn
-from dagad._types import Array, Cotangents, Function, Leaf, Tree
+from dagad._types import Array, Cotangents, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.partition import Partition
 from dagad._values.shipping import opened
@@ -291,13 +289,6 @@ class Subject(Protocol):
         """Return the reductions and maps in it, with their leaves."""
 
 
-def subject_of(fun: Function, args: Sequence[Any]) -> Subject:
-    """Return what is to be checked."""
-    if isinstance(fun, Explicit):
-        fun = fun.value  # whose derivative is by the rule, which is what is to be checked
-    return GraphSubject(fun, args) if isinstance(fun, Delayed) else FunctionSubject(fun, args)
-
-
 def _floats(tree: Tree) -> list[Any]:
     return [leaf for leaf in pytree.flatten(tree)[0] if pytree.is_differentiable_or_traced(leaf)]
 
@@ -310,11 +301,6 @@ class FunctionSubject:
         partitions = [Partition.of(arg, pytree.is_differentiable) for arg in args]
         self._partitions = {place: p for place, p in enumerate(partitions) if p.positions}
         if not self._partitions:
-            if any(isinstance(leaf, Shards) for leaf in pytree.flatten(args)[0]):
-                raise NotDifferentiableError(
-                    "Shards were to be checked, whose numbers can't be moved by small steps here. Check with the data "
-                    "that they are made of, `shards.gather()`, or with other arguments beside them."
-                )
             raise NotDifferentiableError(
                 "No argument has floating-point numbers, so there is no derivative to check. Convert integers with "
                 "`float(...)` or `.astype(float)`."

@@ -467,7 +467,7 @@ class Level(IntEnum):
 
 @pytest.mark.parametrize("name", ["mask", "record", "enum", "series"])
 def test_a_checkpoint_refuses_what_would_come_back_as_something_else(name: str, tmp_path: Path) -> None:
-    states = {
+    states: dict[str, Any] = {
         "mask": lambda: np.ma.masked_array([1.0, 2.0], [False, True]),
         "record": lambda: np.array([1.0]).view(np.recarray),
         "enum": lambda: Level.LOW,

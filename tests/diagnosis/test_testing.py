@@ -284,7 +284,7 @@ def test_checks_of_a_function_marked_by_explicit_look_at_its_rule() -> None:
 
 
 def test_what_explicit_has_marked_and_is_multiplied_says_what_to_write() -> None:
-    marked = explicit(lambda t: (onp.sum(t**2), lambda seed: (seed * 2.0 * t,)))
+    marked: Any = explicit(lambda t: (onp.sum(t**2), lambda seed: (seed * 2.0 * t,)))
     with pytest.raises(TypeError) as caught:
         dagad.grad(lambda t: dagad.reduce_sum(lambda rows, t: marked(t) * 1.0, X, t, scheduler="sync"))(THETA)
     assert "`marked.value(...)`" in "".join(caught.value.__notes__)
