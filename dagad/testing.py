@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from dask.delayed import Delayed
 
-from dagad._diagnosis import checks
-from dagad._engines.explicit import Explicit
+from dagad._diagnosis import checks, subjects
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._sources.shards import Shards
 from dagad._tracebacks import public
 from dagad._types import Function
 from dagad._values import pytree
@@ -86,7 +83,7 @@ def check_grads(
             '("fwd",), ("rev",) or ("fwd", "rev") for the modes.'
         )
     what = f"`{getattr(fun, '__name__', None) or getattr(fun, 'key', type(fun).__name__)}`"
-    subject = _subject_of(fun, args)
+    subject = subjects.subject_of(fun, args)
     checks.check_sums(subject, tolerance)
     pending = [(subject, what)]
     for done in range(1, order + 1):
@@ -132,7 +129,7 @@ def dot_product_gap(fun: Function, *args: Any, seed: int = 0) -> float:
     >>> dot_product_gap(lambda x: np.exp(x) * x[0], np.array([0.5, 1.5])) < 1e-14
     True
     """
-    subject, rng = _subject_of(fun, args), np.random.default_rng(seed)
+    subject, rng = subjects.subject_of(fun, args), np.random.default_rng(seed)
     direction = [checks.direction_of(rng, leaf) for leaf in subject.leaves]
     tangents = subject.push(direction)
     seeds = [checks.direction_of(rng, leaf) for leaf in subject.value(subject.leaves)]
@@ -178,7 +175,7 @@ def taylor_rate(fun: Function, *args: Any, seed: int = 0) -> float:
     >>> round(taylor_rate(lambda x: np.sum(np.exp(x)), np.array([0.5, 1.5])), 1)
     2.0
     """
-    subject, rng = _subject_of(fun, args), np.random.default_rng(seed)
+    subject, rng = subjects.subject_of(fun, args), np.random.default_rng(seed)
     values = subject.value(subject.leaves)
     if len(values) != 1 or pytree.shape_of(values[0]) or np.iscomplexobj(values[0]):
         raise NotDifferentiableError(
@@ -195,16 +192,3 @@ def taylor_rate(fun: Function, *args: Any, seed: int = 0) -> float:
     remainders = np.array([remainder(step) for step in STEPS])
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.median(np.log2(remainders[:-1] / remainders[1:])))
-
-
-def _subject_of(fun: Function, args: Sequence[Any]) -> checks.Subject:
-    """Return what is to be checked: of a function marked by `explicit` the value, whose derivative is by the rule."""
-    if isinstance(fun, Delayed):
-        return checks.GraphSubject(fun, args)
-    leaves = pytree.flatten(args)[0]
-    if any(isinstance(leaf, Shards) for leaf in leaves) and not any(map(pytree.is_differentiable, leaves)):
-        raise NotDifferentiableError(
-            "Shards were to be checked, whose numbers can't be moved by small steps here. Check with the data that "
-            "they are made of, `shards.gather()`, or with other arguments beside them."
-        )
-    return checks.FunctionSubject(fun.value if isinstance(fun, Explicit) else fun, args)

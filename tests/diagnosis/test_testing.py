@@ -283,7 +283,7 @@ def test_checks_of_a_function_marked_by_explicit_look_at_its_rule() -> None:
             check_grads(marked(5.0), THETA, modes=(mode,))
 
 
-def test_what_explicit_has_marked_and_is_multiplied_says_what_to_write() -> None:
+def test_a_marked_function_that_is_multiplied_says_what_to_write() -> None:
     marked: Any = explicit(lambda t: (onp.sum(t**2), lambda seed: (seed * 2.0 * t,)))
     with pytest.raises(TypeError) as caught:
         dagad.grad(lambda t: dagad.reduce_sum(lambda rows, t: marked(t) * 1.0, X, t, scheduler="sync"))(THETA)

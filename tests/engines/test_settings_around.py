@@ -94,7 +94,7 @@ AROUND: list[Around] = [
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_what_jax_is_told_around_a_reduction_shows_neither_in_the_bits_nor_in_errors(around: Around) -> None:
+def test_settings_of_jax_around_a_reduction_show_neither_in_the_bits_nor_in_errors(around: Around) -> None:
     def found(where: Around, number: float) -> list[bytes]:
         def another(rows: Any, t: Any) -> Any:  # to jax, as it holds another number
             return drawn(rows, t) + 0.0 * number
@@ -107,7 +107,7 @@ def test_what_jax_is_told_around_a_reduction_shows_neither_in_the_bits_nor_in_er
     assert found(around, number + 0.5) == found(nullcontext, number)
 
 
-def test_a_jax_that_is_told_not_to_compile_is_refused_with_the_remedy(scheduler: Any) -> None:
+def test_a_jax_without_its_compiler_is_refused_with_the_remedy(scheduler: Any) -> None:
     with (
         jax.disable_jit(),
         pytest.raises(dagad.PlanError, match=r"with jax.disable_jit.False.:`, and print by `jax.debug.print`"),
