@@ -70,3 +70,11 @@ def is_hidden(frame: FrameType) -> bool:
 def module_of(frame: FrameType) -> str:
     """Return the name of the module whose line it is."""
     return frame.f_globals.get("__name__") or ""
+
+
+def ended_in(error: BaseException, package: str) -> bool:
+    """Return whether an error comes from a line of some package."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step is not None and module_of(step.tb_frame).partition(".")[0] == package

@@ -33,7 +33,7 @@ _KEYWORDS = {
 }
 _READ_ONLY = "arguments and rows are read-only in a function: work on a copy, `x = x.copy()`, or write `x = x + y`."
 _OF_TENSORS = _READ_ONLY.replace("x.copy()", "x.clone()")
-_NOT_TORCHS = (
+NOT_TORCHS = (
     "numpy, or something else that is not torch's, was given a tensor that torch follows: write it with `torch`, or "
     'with numpy and without `engine="torch"`.'
 )
@@ -47,8 +47,16 @@ _HINTS = {
     "output array is read-only": _READ_ONLY,
     "would mutate a captured Tensor": _OF_TENSORS,
     "a leaf Variable that requires grad": _OF_TENSORS,
-    "Can't call numpy() on Tensor": _NOT_TORCHS,
-    "Tensor that doesn't have storage": _NOT_TORCHS,
+    "Can't call numpy() on Tensor": NOT_TORCHS,
+    "Tensor that doesn't have storage": NOT_TORCHS,
+    "can't multiply sequence by non-int": (
+        "a list or tuple is no array: write `np.array(...)`. What `explicit` has marked returns its value and its "
+        "pullback when it is called: the value alone, with that derivative, is `marked.value(...)`."
+    ),
+    "object of type 'numpy.float64' has no len()": (
+        "it was asked for the length of a number, as torch does of what is being differentiated. Write it with "
+        'numpy; what is written with torch goes into chunks, with `engine="torch"`.'
+    ),
     "has no attribute 'to_numpy'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "has no attribute 'values'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "'method' and": "a method was not called: `name(...)`. A column of a table is `rows[name]` inside a chunk.",

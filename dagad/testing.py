@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._diagnosis import checks
+from dagad._diagnosis import checks, subjects
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._tracebacks import public
 from dagad._types import Function
@@ -39,7 +39,7 @@ def check_grads(
     ----------
     fun
         A function of pytrees that returns floating-point numbers in any structure, and may call reductions and maps;
-        or a Delayed of Dask.
+        or a Delayed of Dask. Of a function marked by `dagad.extend.explicit` the value and its rule are checked.
     *args
         Where to check: the arguments; for a Delayed, Delayed of its graph.
     order
@@ -83,7 +83,7 @@ def check_grads(
             '("fwd",), ("rev",) or ("fwd", "rev") for the modes.'
         )
     what = f"`{getattr(fun, '__name__', None) or getattr(fun, 'key', type(fun).__name__)}`"
-    subject = checks.subject_of(fun, args)
+    subject = subjects.subject_of(fun, args)
     checks.check_sums(subject, tolerance)
     pending = [(subject, what)]
     for done in range(1, order + 1):
@@ -129,7 +129,7 @@ def dot_product_gap(fun: Function, *args: Any, seed: int = 0) -> float:
     >>> dot_product_gap(lambda x: np.exp(x) * x[0], np.array([0.5, 1.5])) < 1e-14
     True
     """
-    subject, rng = checks.subject_of(fun, args), np.random.default_rng(seed)
+    subject, rng = subjects.subject_of(fun, args), np.random.default_rng(seed)
     direction = [checks.direction_of(rng, leaf) for leaf in subject.leaves]
     tangents = subject.push(direction)
     seeds = [checks.direction_of(rng, leaf) for leaf in subject.value(subject.leaves)]
@@ -175,7 +175,7 @@ def taylor_rate(fun: Function, *args: Any, seed: int = 0) -> float:
     >>> round(taylor_rate(lambda x: np.sum(np.exp(x)), np.array([0.5, 1.5])), 1)
     2.0
     """
-    subject, rng = checks.subject_of(fun, args), np.random.default_rng(seed)
+    subject, rng = subjects.subject_of(fun, args), np.random.default_rng(seed)
     values = subject.value(subject.leaves)
     if len(values) != 1 or pytree.shape_of(values[0]) or np.iscomplexobj(values[0]):
         raise NotDifferentiableError(

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dagad._errors import ArgumentsError, CheckpointDiskError, CheckpointError
 from dagad._executors.checkpointed import checkpointing
 from dagad._executors.journal import SYNC_EVERY, Journal
 from dagad._habits import answering
-from dagad._types import Tree
+from dagad._types import Leaf, Tree
 from dagad._values import pytree
 from dagad._words import described
 
@@ -67,19 +69,26 @@ class Checkpoint:
             If something in it is neither a number nor an array, or the block has ended.
         """
         for leaf in pytree.flatten(state)[0]:
-            if (
-                not isinstance(leaf, (int, float, complex))
-                and getattr(getattr(leaf, "dtype", None), "kind", "O") not in "fciub"
-            ):
+            if type(leaf) not in _NUMBERS and not (_is_numpys(leaf) and leaf.dtype.kind in "fciub"):
                 raise CheckpointError(
-                    f"A state holds {described(leaf)}. Save numbers, arrays, and tuples, lists and dicts of these; "
-                    "of a random generator, the numbers in `generator.bit_generator.state`."
+                    f"A state holds {described(leaf)} ({type(leaf).__qualname__}). Save numbers, numpy's arrays, and "
+                    "tuples, lists and dicts of these; of others' arrays `np.asarray(x)`, as in "
+                    "`jax.tree.map(np.asarray, state)`; of a masked array its `data` and its `mask`; of a random "
+                    "generator, the numbers in `generator.bit_generator.state`, without the name."
                 )
         self._journal.save({"data": state})
         self.state = state
 
     def __repr__(self) -> str:
         return f"<Checkpoint: {self._journal.numbers.total()} operations in {str(self.path)!r}>"
+
+
+_NUMBERS = frozenset({bool, int, float, complex})
+
+
+def _is_numpys(leaf: Leaf) -> bool:
+    """Return whether a leaf is numpy's own, and comes back as what it was: masks, units and labels would be lost."""
+    return isinstance(leaf, np.generic) or type(leaf) in (np.ndarray, np.memmap)
 
 
 def _instead(name: str) -> str:

@@ -25,7 +25,7 @@ from dagad._kernels.operation import Operation
 from dagad._sources.plan import Chunk
 from dagad._tracebacks import warn
 from dagad._tracing.flat_functions import Leaves
-from dagad._types import Array, Cotangents, Function, Leaf, Tree
+from dagad._types import Array, Cotangents, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.partition import Partition
 from dagad._values.shipping import opened
@@ -289,11 +289,6 @@ class Subject(Protocol):
 
     def operations(self) -> list[Any]:
         """Return the reductions and maps in it, with their leaves."""
-
-
-def subject_of(fun: Function, args: Sequence[Any]) -> Subject:
-    """Return what is to be checked."""
-    return GraphSubject(fun, args) if isinstance(fun, Delayed) else FunctionSubject(fun, args)
 
 
 def _floats(tree: Tree) -> list[Any]:

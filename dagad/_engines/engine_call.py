@@ -33,6 +33,7 @@ class BoundCall(FlatFunction):
     """A function at its arguments, as a function of those leaves that somebody traces."""
 
     __slots__ = ("_args", "_fun", "_kwargs", "_n_args", "leaves")
+    is_also_numpys = True  # in a task, which Dask calls with numpy's arrays: its value is to be what comes of these
 
     def __init__(self, engine: Engine, fun: Callable[..., Any], args: Args, kwargs: Kwargs) -> None:
         self._fun, self._n_args = fun, len(args)

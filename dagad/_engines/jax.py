@@ -28,6 +28,7 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflat
 
 from dagad._config import setting
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
+from dagad._engines.jax_settings import as_for_all, refuse_uncompiled
 from dagad._engines.own_arrays import pulled_in_blocks
 from dagad._engines.xla.fences import ROUNDS, fenced
 from dagad._engines.xla.gains import Gains
@@ -170,6 +171,10 @@ class JaxEngine:
 
         return pulled
 
+    def check_around(self) -> None:
+        """Refuse settings of jax's that the calling thread has, and the threads and workers of chunks have not."""
+        refuse_uncompiled()
+
     def _run(self, what: str, fun: Any, leaves: Leaves) -> tuple[_Compiled, Any]:
         base = getattr(fun, "base", None)
         if base is None:
@@ -259,7 +264,8 @@ class _Compiled:
             self.out = None if base.out is None else base.out.bare()
             return found
 
-        lowered, unflat = traced(lambda: _lowered(run, inputs), base)
+        with as_for_all():
+            lowered, unflat = traced(lambda: _lowered(run, inputs), base)
         return self._finished(lowered, unflat, base.name)
 
     def note(self, is_numpys: bool) -> None:
@@ -301,7 +307,9 @@ class _Compiled:
             if is_block not in self._pulls:
                 with self._lock:
                     if is_block not in self._pulls:
-                        self._pulls[is_block] = self._finished(*_lowered(pulled, inputs), PULL)
+                        with as_for_all():
+                            lowered = _lowered(pulled, inputs)
+                        self._pulls[is_block] = self._finished(*lowered, PULL)
             found: list[Any] = self._pulls[is_block](*inputs)
         return found
 
@@ -311,6 +319,7 @@ class _Compiled:
 
 def _lowered(function: Callable[..., Any], inputs: list[list[Any]]) -> tuple[Any, Unflat | None]:
     """Return what is to be compiled, with how its flat results are put together if it has fences."""
+    refuse_uncompiled()
 
     def run(*args: Any) -> Any:  # a new function each time: jax would not trace the same one twice
         return function(*args)

@@ -66,7 +66,7 @@ def find_engine(engine: AnyEngine, fun: object) -> Engine:
             raise PlanError(
                 f"There is no engine {chosen!r}. Choose one of {sorted(_ENGINES)}, or give a `dagad.extend.Engine`."
             )
-        return _ENGINES[chosen]()
+        return _checked(_ENGINES[chosen]())
     missing = [name for name in _METHODS if not callable(getattr(chosen, name, None))]
     if missing or isinstance(chosen, type):
         what = f"has no method `{missing[0]}`" if missing else "is a class; give an object of it"
@@ -75,4 +75,12 @@ def find_engine(engine: AnyEngine, fun: object) -> Engine:
             f"{sorted(_ENGINES)}, or an object with the methods of `dagad.extend.Engine`. What chunks get follows the "
             "data, by position."
         )
-    return chosen  # type: ignore[no-any-return]  # anything with the methods is an engine
+    return _checked(chosen)
+
+
+def _checked(engine: Engine) -> Engine:
+    """Return an engine, if the calling thread has no settings of its library's that chunks elsewhere have not."""
+    check = getattr(engine, "check_around", None)
+    if check is not None:
+        check()
+    return engine

@@ -12,7 +12,6 @@ write into, by device; and `_TURNS`, while functions run.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,10 @@ from torch.nn.utils import stateless as _stateless
 from torch.overrides import TorchFunctionMode
 
 from dagad._engines.own_arrays import ArrayPullback, Placed
-from dagad._errors import NotDifferentiableError, PlanError, StructureError
+from dagad._engines.torch_settings import refuse_around, settled
+from dagad._errors import NotDifferentiableError, PlanError, StructureError, add_note_once
+from dagad._frames import ended_in
+from dagad._misuse import NOT_TORCHS
 from dagad._tracing.flat_functions import Flat, LeafPullback, Leaves, Mark, Side
 from dagad._types import Args, Array, Cotangent, Function, Kwargs, Leaf, Value
 
@@ -34,6 +36,17 @@ _levels: Any = torch._C._functorch  # where torch tells what tensors of torch.fu
 _OUT_OF_TORCH = frozenset(
     {torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torch.Tensor.__complex__}  # not `detach`
 )
+# Methods that numpy's arrays and tensors both have and mean otherwise, and how tensors are told what numpy does.
+_OTHERWISE = {
+    torch.Tensor.max: ("with `dim`, returns places too", "torch.amax(x, dim)"),
+    torch.Tensor.min: ("with `dim`, returns places too", "torch.amin(x, dim)"),
+    torch.Tensor.nonzero: ("returns a matrix", "torch.nonzero(x, as_tuple=True)"),
+    torch.Tensor.repeat: ("repeats the whole", "torch.repeat_interleave(x, n)"),
+    torch.Tensor.sort: ("leaves the tensor as it was", "torch.sort(x).values"),
+    torch.Tensor.std: ("divides by n - 1", "torch.std(x, correction=0)"),
+    torch.Tensor.transpose: ("swaps two axes", "torch.permute(x, axes)"),
+    torch.Tensor.var: ("divides by n - 1", "torch.var(x, correction=0)"),
+}
 _CONSTANTS = frozenset({"detach", "detach_", "__get__"})  # of `.data`: who writes that wants a constant
 
 
@@ -140,25 +153,32 @@ class TorchEngine:
                 return how(fun, tensors)
             base.given = [constant for side in base.sides() for constant in side.kept(self.name, self._constants)]
             try:
-                with _Watch(base.name, how is not _untouched), _TURNS:
+                with _Watch(base, how is not _untouched), _TURNS:
                     found = how(fun, tensors)
+            except RuntimeError as error:
+                if "saved tensor hooks" not in str(error):
+                    raise
+                raise _of_hooks(base.name) from error
+            except TypeError as error:
+                if ended_in(error, "numpy"):  # `np.sum(x)` is `x.sum(axis=None, dtype=None, out=None)`
+                    add_note_once(error, f"dagad: {NOT_TORCHS}")
+                raise
             finally:
                 base.given = None
             base.out = None if base.out is None else base.out.bare()
             return found
 
-    @contextlib.contextmanager
-    def _settled(self) -> Iterator[None]:
-        """Hold what torch may have been told in this thread: how many threads, to record nothing, other devices."""
+    def check_around(self) -> None:
+        """Refuse settings of torch's that the calling thread has, and the threads and workers of chunks have not."""
+        refuse_around(self.name)
+
+    def _settled(self) -> contextlib.AbstractContextManager[Any]:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise PlanError(
                 '`engine="torch:cuda"` computes on a GPU, and torch sees none here. Run where there is one, with a '
                 'build of torch for it, or write `engine="torch"`.'
             )
-        there = torch.get_default_device().type == self.device  # nearly always; else each operation costs more
-        where = contextlib.nullcontext() if there else torch.device(self.device)
-        with _one_thread(), torch.inference_mode(False), torch.no_grad(), where:
-            yield
+        return settled(self.device)
 
     def _constants(self, side: Side) -> list[Any]:
         partition = side.constants()
@@ -252,9 +272,10 @@ def _untouched(fun: Flat, leaves: Leaves) -> list[Any]:
 class _Watch(TorchFunctionMode):
     """Refuses what torch would do in silence: to lose a derivative, or to write into data."""
 
-    def __init__(self, name: str, is_derived: bool) -> None:
+    def __init__(self, base: Any, is_derived: bool) -> None:
         super().__init__()
-        self._name, self._is_derived = name, is_derived
+        self._name, self._is_derived = base.name, is_derived
+        self._is_also_numpys = getattr(base, "is_also_numpys", False)
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         if func in _OUT_OF_TORCH and _is_differentiated(args[0]):
@@ -271,6 +292,8 @@ class _Watch(TorchFunctionMode):
                 "`out=` out, and use what is returned."
             )
         found = func(*args, **(kwargs or {}))
+        if self._is_also_numpys and func in _OTHERWISE:
+            self._refuse_otherwise(func, found, args, kwargs or {})
         if (
             self._is_derived
             and not getattr(found, "requires_grad", False)
@@ -283,6 +306,31 @@ class _Watch(TorchFunctionMode):
                 "your own, or write `x.detach()` if it is meant to be constant."
             )
         return found
+
+    def _refuse_otherwise(self, func: Function, found: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Refuse a method that gives another value than numpy's, where Dask calls the function with numpy's arrays."""
+        name = func.__name__
+        if name in ("max", "min") and isinstance(found, torch.Tensor):
+            return  # of all numbers
+        if name in ("std", "var") and (options.get("correction") == 0 or options.get("unbiased") is False):
+            return
+        if name == "transpose" and (args[0].ndim != 2 or args[1] % 2 > args[2] % 2):
+            return  # numpy refuses two of three axes
+        does, instead = _OTHERWISE[func]
+        raise NotDifferentiableError(
+            f"`{self._name}` called the method `{name}` of a tensor, which {does}, and that of numpy's arrays, with "
+            f"which Dask calls the function, does not: the value would be another. Write `{instead}`, or leave "
+            '`engine="torch"` out.'
+        )
+
+
+def _of_hooks(name: str) -> NotDifferentiableError:
+    return NotDifferentiableError(
+        f"`{name}` runs where torch has been told how to keep what goes backward, by `torch.utils.checkpoint`, "
+        "`save_on_cpu` or `saved_tensors_hooks`, in the function or around it, and `torch.func` does not allow that. "
+        "Leave it out; to keep less between value and gradient, give the reduction `policy=dagad.extend.Recompute()` "
+        "or smaller chunks."
+    )
 
 
 def _is_lost(func: Function, found: object, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
@@ -385,38 +433,3 @@ class _Turns:
 
 
 _TURNS = _Turns()
-
-
-def _thread_counts() -> list[Callable[[int], int]]:
-    """Return what sets how many threads torch's loops and products have, in the calling thread, and returns the last.
-
-    `torch.set_num_threads` would do so for all threads to come, too.
-    """
-    found, library = list[Callable[[int], int]](), ctypes.CDLL(torch._C.__file__)
-    with contextlib.suppress(AttributeError):  # a build without OpenMP
-        count, change = library.omp_get_max_threads, library.omp_set_num_threads
-
-        def loops(n: int) -> int:
-            before = int(count())
-            change(n)
-            return before
-
-        found.append(loops)
-    with contextlib.suppress(AttributeError):  # a build without MKL
-        found.append(library.MKL_Set_Num_Threads_Local)  # in lower case it is Fortran's
-    return found
-
-
-_COUNTS = _thread_counts()
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Hold torch at one thread, in this thread: chunks run side by side, and more would show in the bits."""
-    torch.get_num_threads()  # its first call in a thread would set them
-    before = [count(1) for count in _COUNTS]
-    try:
-        yield
-    finally:
-        for count, n in zip(_COUNTS, before, strict=True):
-            count(n)

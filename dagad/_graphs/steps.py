@@ -39,7 +39,8 @@ def _marked(active: Active, marks: Mapping[Key, int]) -> dict[Key, int]:
             raise PlanError(
                 f"The steps go backwards: {key!r} is marked as step {places[key]}, and reads {last!r} of step {reads}. "
                 "A step may read its own tasks and those of earlier ones. Mark the steps in the order of time, by "
-                f"`with dask.annotate({MARK}=t)`."
+                f"`with dask.annotate({MARK}=t)`. If they are: `x.to_delayed()` inside of a `with` marks all that x is "
+                "made of anew; write `x.to_delayed(optimize_graph=False)` there."
             )
     return places
 

@@ -269,6 +269,8 @@ class TaskFunction(Recordable, Portable):
 class _BoundTask(FlatFunction):
     """A task at the values of its dependencies, as a function of the leaves being differentiated."""
 
+    is_also_numpys = True  # as in `BoundCall`
+
     def __init__(
         self, engine: Engine, task: Task, keys: Sequence[Key], values: Sequence[Any], active: tuple[int, ...]
     ) -> None:

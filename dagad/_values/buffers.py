@@ -21,10 +21,14 @@ from dagad._values import pytree
 from dagad._values.canonical import canonical
 
 ALIGNMENT = 16  # of every leaf in a buffer
+_LEAST = -(2**63)  # of numpy's ints
 
 
 class Spec(NamedTuple):
-    """What a leaf looks like: `kind` is "array", "numpy" for numbers of numpy's, "python" for Python's."""
+    """What a leaf looks like: `kind` is "array", "numpy" for numbers of numpy's, "python" for Python's.
+
+    Ints of Python's that no number of numpy's holds are "long", and travel as their bytes.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -45,6 +49,8 @@ def _look(leaf: Leaf) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"]
         return leaf.dtype, leaf.shape, order, "array"
     if isinstance(leaf, np.generic):
         return leaf.dtype, (), "C", "numpy"
+    if type(leaf) is int and not _LEAST <= leaf <= -_LEAST - 1:
+        return np.dtype(np.uint8), (leaf.bit_length() // 8 + 1,), "C", "long"
     return np.dtype(type(leaf)), (), "C", "python"
 
 
@@ -72,10 +78,12 @@ class Layout:
     def write(self, leaves: Sequence[Any], buffer: np.ndarray[Any, Any]) -> list[int]:
         """Copy leaves into a buffer of bytes; return which of them are None."""
         gaps: list[int] = []
-        for number, (leaf, (span, dtype, shape, order, _)) in enumerate(zip(leaves, self._parts, strict=True)):
+        for number, (leaf, (span, dtype, shape, order, kind)) in enumerate(zip(leaves, self._parts, strict=True)):
             if leaf is None:
                 gaps.append(number)
                 continue
+            if kind == "long" and type(leaf) is int:
+                leaf = np.frombuffer(leaf.to_bytes(span.stop - span.start, "little", signed=True), np.uint8)
             array = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
             view = buffer[span].view(dtype)
             if shape is not None:
@@ -95,7 +103,9 @@ class Layout:
             leaf: Any = buffer[span].view(dtype)
             if shape is not None:
                 leaf = leaf.reshape(shape, order=order)
-            if kind != "array":
+            if kind == "long":
+                leaf = int.from_bytes(leaf.tobytes(), "little", signed=True)
+            elif kind != "array":
                 leaf = leaf[()].item() if kind == "python" else leaf[()]
             elif not leaf.flags.aligned:
                 leaf = canonical(leaf)

@@ -14,6 +14,8 @@ from typing import Any
 Named = list[tuple[str, Any]]
 Unnamed = Callable[[type, str, Any, Container[str]], bool]  # whether what is in a class counts, though nobody names it
 _BY_WORDS = frozenset({"getattr", "attrgetter", "globals", "vars", "__dict__"})
+_EVALUATORS = _BY_WORDS | {"eval", "exec", "locals", "methodcaller", "getattr_static", "__getattribute__"}
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _IMPORTERS = frozenset({"import_module", "__import__", "modules"})
 
 
@@ -40,6 +42,18 @@ def names_of(code: CodeType) -> tuple[str, ...]:
         found.update(dict.fromkeys(each.co_names))
         found.update((const, None) for const in each.co_consts if isinstance(const, str) and const.isidentifier())
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def globals_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names of the globals that a code reads, without those of attributes."""
+    steps = (step for each in codes(code) for step in dis.get_instructions(each))
+    return tuple(dict.fromkeys(step.argval for step in steps if step.opname in _READS))
+
+
+def looks_up_words(code: CodeType) -> bool:
+    """Return whether a code, or a function defined in it, looks things up by words, and not by names alone."""
+    return any(not _EVALUATORS.isdisjoint(each.co_names) for each in codes(code))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -60,7 +60,9 @@ def leads_nowhere(fun: Any) -> bool:
 class Walk:
     """Looks through everything that a function carries, then through what it reaches by name, each object once.
 
-    What it looks for are values of the classes `traced`, autograd's unless others are given.
+    What it looks for are values of the classes `traced`, autograd's unless others are given. These are seldom in
+    globals, so that whatever might name one counts, words and attributes too. Where others often are,
+    `read_only=True` counts globals that are read by name, and words once a function looks things up by words.
 
     ==========  ======================================================================================
     `boxes`     the traced values that it carries, by id
@@ -69,12 +71,14 @@ class Walk:
     `_links`    for each part, the first of them, and which of its parts it is
     `_entries`  what is reached by name: its id, the way, and the id of what names it
     `_homes`    modules and classes: what they are called, and the id of what names them
+    `_worded`   functions whose words have not been looked up; None where they are looked up at once
     `_keyed`    keys of containers, among them whole numbers, which may be ids
     ==========  ======================================================================================
     """
 
-    def __init__(self, fun: object, traced: Container[type] = TRACED) -> None:
+    def __init__(self, fun: object, traced: Container[type] = TRACED, read_only: bool = False) -> None:
         self._traced = traced
+        self._worded: list[FunctionType] | None = [] if read_only else None
         self.boxes: dict[int, Any] = {}
         self._reached: dict[int, Any] = {}
         self._objects: dict[int, Any] = {id(fun): fun}  # they are kept alive, or an id could come again
@@ -158,10 +162,7 @@ class Walk:
             while self._functions:
                 function = self._functions.pop()
                 if not is_closed(str(function.__globals__.get("__name__", "")).partition(".")[0]):
-                    used = names.names_of(function.__code__)
-                    self._scopes.meet(used)
-                    for name, value in FUNCTION.named(function, used):
-                        self._reach(value, f"the global `{name}`", name, id(function))
+                    self._meet(function)
                 self._look(self._reached)
             fresh = False
             for home, key, value in self._scopes.fresh():
@@ -170,6 +171,24 @@ class Walk:
                 self._reach(value, f"`{label}.{key}`{more}", key, owner)
                 fresh = True
             self._look(self._reached)
+
+    def _meet(self, function: FunctionType) -> None:
+        """Look up what a function names: its words too, unless no function that was met looks things up by words."""
+        code = function.__code__
+        if self._worded is not None:
+            self._worded.append(function)
+            if not names.looks_up_words(code):
+                self._look_up(function, names.globals_of(code), names.used_in(code))
+                return
+        for one in self._worded or (function,):
+            self._look_up(one, names.names_of(one.__code__), names.names_of(one.__code__))
+        self._worded = None
+
+    def _look_up(self, function: FunctionType, own: Sequence[str], others: Sequence[str]) -> None:
+        """Reach the globals of a function that have some names, and hear of names of what is in modules and classes."""
+        self._scopes.meet(others)
+        for name, value in FUNCTION.named(function, own):
+            self._reach(value, f"the global `{name}`", name, id(function))
 
     def _reach(self, value: object, way: str, label: str, owner: int) -> None:
         if type(value) in _PLAIN and not (type(value) is np.ndarray and value.dtype.kind == "O"):

@@ -22,7 +22,7 @@ class Parameters:
     def __init__(self, x0: Tree) -> None:
         leaves, self.treedef = pytree.flatten(x0)
         self.names = [f"`x0{path}`" for path in pytree.paths(x0)]
-        if not leaves:
+        if not any(map(np.size, leaves)):
             raise StructureError("`x0` holds no numbers. Give a number, an array, or a pytree of these.")
         for leaf, path in zip(leaves, self.names, strict=True):
             _check_parameter(leaf, path)

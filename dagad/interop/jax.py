@@ -50,7 +50,7 @@ def as_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
     Callable
         The same function of jax's arrays, in any pytree that jax knows. It may be called inside of ``jax.jit``,
         ``jax.lax.scan`` and ``jax.vmap`` (one by one), and be differentiated by ``jax.grad``, ``jax.jvp``,
-        ``jax.hessian`` and so on, a third time in forward mode. Where only its value is asked for, no pullback runs;
+        ``jax.hessian`` and so on, in any order and mix of modes. Where only its value is asked for, no pullback runs;
         where the gradient is, both are computed together.
 
     Raises
@@ -105,6 +105,11 @@ def _number(leaf: Leaf, path: str, fun: Function) -> Any:
             f"`{name_of(fun)}` is called by jax with {described(leaf)}, argument {path}, which is no number. Let the "
             "function find it in its closure, by `functools.partial` say."
         ) from None
+    if jnp.issubdtype(number.dtype, jax.dtypes.prng_key):
+        raise NotDifferentiableError(
+            f"`{name_of(fun)}` is called by jax with a key of random numbers, argument {path}. Give the numbers in it, "
+            "`jax.random.key_data(key)`, or let the function find it in its closure, by `functools.partial` say."
+        )
     if jnp.issubdtype(number.dtype, jnp.complexfloating):
         raise NotDifferentiableError(
             f"`{name_of(fun)}` is called by jax with complex numbers, argument {path}. Give real and imaginary part as "
@@ -121,7 +126,7 @@ class _Tracers:
 
 
 def _refuse_captured(fun: Function) -> None:
-    ways = Walk(fun, _Tracers()).ways()
+    ways = Walk(fun, _Tracers(), read_only=True).ways()
     if ways:
         raise ClosureError(
             f"`{name_of(fun)}` holds a value that jax is tracing, {ways[0][1]}. Its derivative would be lost: pass the "
@@ -159,27 +164,52 @@ def _value_and_gradient_jvp(objective: Objective, wanted: Places, primals: Tree,
     return (value, _picked(gradient, places, wanted)), tangent
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, direction: Numbers) -> list[Any]:
-    """Return a Hessian times a vector, which jax may transpose.
+    """Return a Hessian times a vector, which jax may transpose and differentiate again, in any order.
 
-    jax transposes no call of Python, but a linear solve, whose solution is what one says. Here it is the product; the
-    matrix is asked for by derivatives with respect to `numbers` only, and those are found by the rule below.
+    jax transposes no call of Python, but the solution of a linear system, and what it differentiates of that are the
+    equations, whichever way it has been turned. So the product is written as one whose equations have the Hessian in
+    them: ``y = direction`` and ``x - H y = 0``, in (x, y) symmetric and solved without dividing by anything.
     """
-    task = _Task(Objective.hessian_product, objective, wanted)
-    whole, apart = ravel_pytree(list(direction))  # jax transposes with respect to all of it, or not at all
+    alike = _varying([*numbers, *direction], [*numbers, *direction])  # in the equations it would be too late
+    numbers, direction = alike[: len(numbers)], alike[len(numbers) :]
+    whole, apart = ravel_pytree(direction)  # jax transposes with respect to all of it, or not at all
 
-    def product(_: object, vector: Array) -> Any:
-        return ravel_pytree(_called(task, apart(vector), numbers, apart(vector)))[0]
+    def product(vector: Array) -> Any:
+        return ravel_pytree(_product(objective, wanted, numbers, apart(vector)))[0]
 
-    found: list[Any] = apart(jax.lax.custom_linear_solve(lambda vector: vector, whole, product, symmetric=True))
+    def equations(xy: Array) -> Any:
+        x, y = jnp.split(xy, 2)
+        return jnp.concatenate([y, x - product(y)])
+
+    def solution(_: Any, right: Array) -> Any:
+        y, rest = jnp.split(right, 2)
+        return jnp.concatenate([rest + product(y), y])
+
+    right = jnp.concatenate([whole, jnp.zeros_like(whole)])
+    found = jax.lax.custom_linear_solve(equations, right, solution, symmetric=True)
+    return list(apart(jnp.split(found, 2)[0]))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _product(objective: Objective, wanted: Places, numbers: Numbers, direction: Numbers) -> list[Any]:
+    """Return the same by a call of Python, which jax can't transpose; its derivatives are by the rule below."""
+    task = _Task(_turned, objective, wanted)
+    found: list[Any] = _called(task, list(direction), numbers, direction)
     return found
 
 
-@functools.partial(_hessian_product.defjvp, symbolic_zeros=True)
-def _hessian_product_jvp(objective: Objective, wanted: Places, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
+def _turned(objective: Objective, numbers: Numbers, wanted: Places, direction: Numbers) -> list[Any]:
+    """Return a Hessian times a vector; the derivatives of the solution ask along nothing, too, where `numbers` move."""
+    if not any(map(np.any, direction)):
+        return list(map(np.zeros_like, direction))
+    return objective.hessian_product(numbers, wanted, direction)
+
+
+@functools.partial(_product.defjvp, symbolic_zeros=True)
+def _product_jvp(objective: Objective, wanted: Places, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
     (numbers, direction), (moves, turn) = primals, tangents
-    product = _hessian_product(objective, wanted, numbers, direction)
+    product = _product(objective, wanted, numbers, direction)
     tangent = [jnp.zeros_like(part) for part in product]
     if _moved(turn):
         turned = _filled(turn, direction, range(len(direction)))
@@ -250,9 +280,22 @@ def _called(task: _Task, like: Tree, *args: Any) -> Any:
         Shape((*part.shape, 2), np.uint32) if _is_long(part.dtype) else Shape(part.shape, part.dtype) for part in parts
     ]
     given = [bitcast(number, np.uint32) if _is_long(number.dtype) else number for number in numbers]
-    found = jax.pure_callback(halves, shapes, *given, vmap_method="sequential")
-    pairs = zip(found, task.dtypes, strict=True)
+    back = jax.pure_callback(halves, shapes, *given, vmap_method="sequential")
+    pairs = zip(_varying(back, numbers), task.dtypes, strict=True)
     return tree_unflatten(treedef, [bitcast(one, dtype) if _is_long(dtype) else one for one, dtype in pairs])
+
+
+def _varying(parts: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    """Return what was made of some numbers as varying along the axes of a mesh that these vary along."""
+    axes = frozenset[str]().union(*map(_axes, numbers))
+    more = [tuple(axes - _axes(part)) for part in parts]
+    return [jax.lax.pcast(part, new, to="varying") if new else part for part, new in zip(parts, more, strict=True)]
+
+
+def _axes(part: Any) -> frozenset[str]:
+    """Return along which axes of a mesh a part varies, inside of ``jax.shard_map``."""
+    found: frozenset[str] = getattr(getattr(jax.typeof(part), "manual_axis_type", None), "varying", frozenset())
+    return found
 
 
 def _is_long(dtype: DType) -> bool:

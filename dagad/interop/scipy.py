@@ -7,21 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from dagad._api.higher_order import jacfwd, jacrev
+from dagad._api.higher_order import jacrev
 from dagad._api.program import check_function
-from dagad._errors import ArgumentsError, PlanError, StructureError
+from dagad._errors import ArgumentsError, PlanError
 from dagad._executors.member import by_itself
 from dagad._tracebacks import public
 from dagad._tracing.operands import vector_of
 from dagad._types import AnyRows, AnyScheduler, Array, Tree
 from dagad._values import pytree
-from dagad._words import described, name_of
+from dagad._words import name_of
 from dagad.interop._bounds import ends_of_bounds, ends_of_pairs, ends_of_tree, ends_of_two
 from dagad.interop._callbacks import as_trees, with_pytrees
 from dagad.interop._constraints import listed, prepared
 from dagad.interop._flat_function import FlatFunction as FlatFunction, with_args
 from dagad.interop._from_scipy import optimize
 from dagad.interop._parameters import Parameters
+from dagad.interop._residuals import options_of, residuals_of
 from dagad.interop._standard_errors import (
     between,
     check_asked,
@@ -158,14 +159,15 @@ def least_squares(
     Parameters
     ----------
     fun
-        ``fun(x, *args)``, a function that returns the residuals, an array with one axis: of `dagad.map`, say.
+        ``fun(x, *args)``, a function that returns the residuals, an array with one axis, of `dagad.map`, say, or a list
+        of numbers.
     x0, args
         See `minimize`.
     bounds
         For an array what scipy takes here: ``(low, high)``, each a number or an array like `x0`, or ``Bounds``. For
         other parameters as for `minimize`.
     **options
-        As for ``scipy.optimize.least_squares``.
+        As for ``scipy.optimize.least_squares``; `callback` gets pytrees, and `x_scale` may be one like `x0`.
 
     Returns
     -------
@@ -192,23 +194,10 @@ def least_squares(
     check_function(fun, "interop.scipy.least_squares")
     parameters = Parameters(x0)
     limits = _limits(parameters, bounds, ends_of_two)
-    of_tree = with_args(fun, args)
-
-    def residuals(x: Array) -> Any:
-        found = of_tree(parameters.tree(x))
-        if np.ndim(found) != 1:
-            raise StructureError(
-                f"`{name_of(fun)}` returned {described(found)}; the residuals are an array with one axis. Return "
-                "`np.ravel(...)` of it; a sum of squares goes to `minimize`."
-            )
-        return found
-
-    def jacobian(x: Array) -> Any:
-        found = jacfwd(of_tree)(parameters.tree(x))
-        return parameters.columns(found, len(pytree.flatten(found)[0][0]))
-
+    residuals, jacobian = residuals_of(with_args(fun, args), name_of(fun), parameters)
+    own = options_of(options, parameters)
     ends = {} if limits is None else {"bounds": limits}
-    found = optimize.least_squares(residuals, parameters.x0, jac=jacobian, **ends, **options)
+    found = optimize.least_squares(residuals, parameters.x0, jac=jacobian, **ends, **own)
     return as_trees(found, parameters.tree)
 
 

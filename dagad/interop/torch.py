@@ -28,6 +28,9 @@ except ModuleNotFoundError as error:
     raise
 
 
+_functorch: Any = torch._C._functorch  # where torch tells what tensors of `torch.func` stand for
+
+
 @public
 def as_torch(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return an objective as a function of torch's tensors, for its optimizers and inside of its models.
@@ -41,9 +44,10 @@ def as_torch(fun: Callable[..., Any]) -> Callable[..., Any]:
     Returns
     -------
     Callable
-        The same function, of tensors in any pytree; it returns a tensor without axes. ``backward`` and
-        ``torch.autograd`` find its derivatives, of any order; there is no forward mode. No pullback runs until somebody
-        goes backward, and under ``torch.no_grad()`` nothing is kept for one.
+        The same function, of tensors in any pytree; it returns a tensor without axes. ``backward``,
+        ``torch.autograd`` and ``torch.func`` find its derivatives, of any order, and ``torch.func.vmap`` runs it one by
+        one; there is no forward mode. No pullback runs until somebody goes backward, and under ``torch.no_grad()``
+        nothing is kept for one. ``torch.compile`` leaves it as it is.
 
     Raises
     ------
@@ -72,18 +76,26 @@ def as_torch(fun: Callable[..., Any]) -> Callable[..., Any]:
     """
     check_function(fun, "interop.torch.as_torch")
 
-    @public
-    @functools.wraps(fun, updated=())
-    def function(*args: Any) -> Any:
+    def called(*args: Any) -> Any:
         leaves, treedef = pytree.flatten(args)
         places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
         tensors = [leaves[place] for place in places]
         _check(fun, tensors)
         objective = Objective(fun, _Around(treedef, leaves, places))
-        wanted = tuple(place for place, one in enumerate(tensors) if one.requires_grad)
-        if wanted and torch.is_grad_enabled():
+        is_inside = any(map(_functorch.is_functorch_wrapped_tensor, tensors))  # `torch.func` has no `requires_grad`
+        wanted = tuple(
+            place for place, one in enumerate(tensors) if one.requires_grad or (is_inside and one.is_floating_point())
+        )
+        if is_inside or (wanted and torch.is_grad_enabled()):
             return _Value.apply(objective, wanted, {}, *tensors)  # type: ignore[no-untyped-call]  # torch's
         return _as_tensor(objective.value(_numbers(tensors)), _like_value(tensors))
+
+    @public
+    @functools.wraps(fun, updated=())
+    def function(*args: Any) -> Any:
+        if torch.compiler.is_compiling():  # it would follow what is in here, down to numpy
+            return torch.compiler.disable(called)(*args)
+        return called(*args)
 
     return function
 
@@ -103,12 +115,27 @@ class _Around:
         return pytree.unflatten(self.treedef, leaves)
 
 
+def _no_forward_mode(fun: Function) -> NotDifferentiableError:
+    return NotDifferentiableError(
+        f"`{name_of(fun)}` is called by torch in forward mode, which `as_torch` has not. Write "
+        "`torch.autograd.functional.jvp` and `torch.func.jacrev(torch.func.jacrev(f))`, which go backward twice, or "
+        "`dagad.jvp` and `dagad.hessian` of the function itself."
+    )
+
+
+def _refuse_forward_mode(ctx: Any, *tangents: Any) -> Any:
+    del tangents
+    raise _no_forward_mode(ctx.objective)
+
+
 class _Value(torch.autograd.Function):
     """The value; its backward pass multiplies the gradient by what arrives."""
 
     @staticmethod
     def forward(objective: Objective, wanted: Places, kept: dict[str, Any], *tensors: Any) -> Any:
         leaves = widened(_numbers(tensors))
+        if not wanted:
+            return _as_tensor(objective.value(leaves), _like_value(tensors))
         some = Restricted(objective, tuple(leaves), wanted)
         value, kept["pullback"] = vjp(some, *(leaves[place] for place in wanted))
         check_number(value, name_of(objective))
@@ -121,8 +148,16 @@ class _Value(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        gradient = _Gradient.apply(ctx.objective, ctx.wanted, ctx.kept, *ctx.saved_tensors)  # type: ignore[no-untyped-call]  # torch's
+        tensors = ctx.saved_tensors  # once: of what `torch.utils.checkpoint` makes anew there is one
+        gradient = _Gradient.apply(ctx.objective, ctx.wanted, ctx.kept, *tensors)  # type: ignore[no-untyped-call]  # torch's
         return _to_inputs(ctx, [cotangents[0].to(part.device, part.dtype) * part for part in gradient])
+
+    jvp = staticmethod(_refuse_forward_mode)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Tree, objective: Objective, wanted: Places, _: Any, *tensors: Any) -> tuple[Any, int]:
+        members = _members(info, in_dims, tensors)
+        return torch.stack([_Value.apply(objective, wanted, {}, *each) for each in members]), 0  # type: ignore[no-untyped-call]  # torch's
 
 
 class _Gradient(torch.autograd.Function):
@@ -154,15 +189,32 @@ class _Gradient(torch.autograd.Function):
         gradient = _Gradient.apply(along, needed, {}, *tensors, *direction)  # type: ignore[no-untyped-call]  # torch's
         return _to_inputs(ctx, gradient, needed)
 
+    jvp = staticmethod(_refuse_forward_mode)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Tree, objective: Objective, wanted: Places, _: Any, *tensors: Any) -> tuple[Any, Any]:
+        members = _members(info, in_dims, tensors)
+        found = [_Gradient.apply(objective, wanted, {}, *each) for each in members]  # type: ignore[no-untyped-call]  # torch's
+        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(wanted)
+
+
+def _members(info: Any, in_dims: Tree, tensors: Sequence[Any]) -> list[list[Any]]:
+    """Return the tensors of each member of a vmap."""
+    pairs = list(zip(tensors, in_dims[3:], strict=True))
+    return [
+        [one if dim is None else one.select(dim, number) for one, dim in pairs] for number in range(info.batch_size)
+    ]
+
 
 def _keep(ctx: Any, inputs: Tree) -> None:
     ctx.objective, ctx.wanted, ctx.kept, *tensors = inputs
+    ctx.n_tensors = len(tensors)
     ctx.save_for_backward(*tensors)
 
 
 def _to_inputs(ctx: Any, gradient: Sequence[Any], places: Places | None = None) -> tuple[Any, ...]:
     """Return one cotangent for each input, None for what is none of the tensors wanted."""
-    found: list[Any] = [None] * (3 + len(ctx.saved_tensors))
+    found: list[Any] = [None] * (3 + ctx.n_tensors)
     for place, part in zip(ctx.wanted if places is None else places, gradient, strict=True):
         found[3 + place] = part
     return tuple(found)
@@ -175,11 +227,8 @@ def _check(fun: Function, tensors: Sequence[Any]) -> None:
             "them together in the function."
         )
     if any(unpack_dual(tensor).tangent is not None for tensor in tensors):
-        raise NotDifferentiableError(
-            f"`{name_of(fun)}` is called by torch in forward mode, which `as_torch` has not. Write "
-            "`torch.autograd.functional.jvp`, which goes backward twice, or `dagad.jvp` of the function itself."
-        )
-    for tensor, way in Walk(fun, _Tensors()).ways():
+        raise _no_forward_mode(fun)
+    for tensor, way in Walk(fun, _Tensors(), read_only=True).ways():
         if tensor.requires_grad:
             raise ClosureError(
                 f"`{name_of(fun)}` holds a tensor that requires a gradient, {way}. Its derivative would be lost: pass "
@@ -196,6 +245,12 @@ class _Tensors:
 
 def _numbers(tensors: Sequence[Any]) -> list[Any]:
     """Return tensors as numpy's arrays: those of floating-point numbers in float64, for numpy has not all dtypes."""
+    if any(map(_functorch.is_legacy_batchedtensor, tensors)):
+        raise NotDifferentiableError(
+            "A function of `as_torch` is called with many tensors at once, as `torch.autograd.functional.hessian(..., "
+            "vectorize=True)` and `is_grads_batched=True` of second derivatives do. Leave that out, or write "
+            "`torch.func.vmap` and `torch.func.jacrev(torch.func.jacrev(f))`."
+        )
     return [(one.double() if one.is_floating_point() else one).detach().cpu().numpy() for one in tensors]
 
 

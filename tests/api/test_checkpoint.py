@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -454,8 +455,49 @@ def test_evaluations_after_a_saved_state_are_read_from_the_checkpoint(
 
 @pytest.mark.parametrize("state", ["text", {"a": object()}, [np.array(["a"])]])
 def test_a_checkpoint_refuses_a_state_of_words_and_objects(state: Any, tmp_path: Path) -> None:
-    with dagad.checkpoint(tmp_path / "run") as run, pytest.raises(dagad.CheckpointError, match="Save numbers, arrays"):
+    with dagad.checkpoint(tmp_path / "run") as run, pytest.raises(dagad.CheckpointError, match="Save numbers, numpy's"):
         run.save(state)
+
+
+class Level(IntEnum):
+    """A number that is not Python's own."""
+
+    LOW = 1
+
+
+@pytest.mark.parametrize("name", ["mask", "record", "enum", "series"])
+def test_a_checkpoint_refuses_what_would_come_back_as_something_else(name: str, tmp_path: Path) -> None:
+    states: dict[str, Any] = {
+        "mask": lambda: np.ma.masked_array([1.0, 2.0], [False, True]),
+        "record": lambda: np.array([1.0]).view(np.recarray),
+        "enum": lambda: Level.LOW,
+        "series": lambda: pytest.importorskip("pandas").Series([1.0, 2.0]),
+    }
+    with (
+        dagad.checkpoint(tmp_path / "run") as run,
+        pytest.raises(dagad.CheckpointError, match=r"of others' arrays `np.asarray.x.`.* its `data` and its `mask`"),
+    ):
+        run.save({"state": states[name]()})
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64 - 1, -(2**63), -(2**63) - 1, 3**300, -(256**20), True])
+def test_a_checkpoint_keeps_ints_of_any_length(number: int, tmp_path: Path) -> None:
+    with dagad.checkpoint(tmp_path / "run") as run:
+        run.save({"number": number, "theta": THETA})
+    with dagad.checkpoint(tmp_path / "run") as run:
+        assert (run.state["number"], type(run.state["number"])) == (number, type(number))
+        assert run.state["theta"].tolist() == THETA.tolist()
+
+
+def test_a_checkpoint_keeps_the_numbers_of_a_random_generator(tmp_path: Path) -> None:
+    generator, again = np.random.default_rng(1), np.random.default_rng(2)
+    generator.standard_normal(5)
+    name = generator.bit_generator.state["bit_generator"]
+    with dagad.checkpoint(tmp_path / "run") as run:
+        run.save({what: part for what, part in generator.bit_generator.state.items() if what != "bit_generator"})
+    with dagad.checkpoint(tmp_path / "run") as run:
+        again.bit_generator.state = run.state | {"bit_generator": name}
+    assert again.standard_normal(3).tolist() == generator.standard_normal(3).tolist()
 
 
 @pytest.mark.parametrize(

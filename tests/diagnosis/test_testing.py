@@ -269,3 +269,29 @@ def test_check_grads_does_not_take_a_wrong_derivative_of_a_line_for_a_kink(slope
 def test_check_grads_refuses_a_derivative_that_is_nan_where_differences_are_finite() -> None:
     with onp.errstate(all="ignore"), pytest.raises(dagad.GradientError, match=r"is wrong: .* it is nan"):
         check_grads(lambda t: np.where(t > 0.5, t, np.sqrt(t - 1.0)), 1.0, modes=("rev",))
+
+
+def test_checks_of_a_function_marked_by_explicit_look_at_its_rule() -> None:
+    def marked(factor: float) -> Any:
+        return explicit(lambda t: (onp.sum(t**2), lambda seed: (seed * factor * t,)))
+
+    check_grads(marked(2.0), THETA, order=2)
+    assert taylor_rate(marked(2.0), THETA) == pytest.approx(2.0, abs=1e-3)
+    assert taylor_rate(marked(5.0), THETA) == pytest.approx(1.0, abs=0.1)
+    for mode in ("fwd", "rev"):
+        with pytest.raises(dagad.GradientError, match="is wrong"):
+            check_grads(marked(5.0), THETA, modes=(mode,))
+
+
+def test_a_marked_function_that_is_multiplied_says_what_to_write() -> None:
+    marked: Any = explicit(lambda t: (onp.sum(t**2), lambda seed: (seed * 2.0 * t,)))
+    with pytest.raises(TypeError) as caught:
+        dagad.grad(lambda t: dagad.reduce_sum(lambda rows, t: marked(t) * 1.0, X, t, scheduler="sync"))(THETA)
+    assert "`marked.value(...)`" in "".join(caught.value.__notes__)
+
+
+def test_checks_of_shards_alone_say_what_to_check() -> None:
+    shards = dagad.shard(X, grainsize=4, scheduler="sync")
+    for check in (check_grads, taylor_rate, dot_product_gap):
+        with pytest.raises(dagad.NotDifferentiableError, match=r"Check with the data .*`shards.gather\(\)`"):
+            check(lambda rows: dagad.reduce_sum(np.sum, rows), shards)

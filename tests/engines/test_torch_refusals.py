@@ -7,13 +7,17 @@ from functools import partial
 from typing import Any
 
 import autograd.numpy as anp
+import dask.array as da
 import numpy as onp
 import pytest
 import torch
+from dask.base import compute as dask_compute
 
 import dagad
 from support.every_mode import MODES, check, derivatives
 from support.torch_functions import ROWS, Cubed, wave
+
+compute: Any = dask_compute  # Dask has few types
 
 
 def refused(fun: Callable[..., Any], *args: Any, rows: Any = ROWS, modes: str = "value grad jvp hvp") -> list[Any]:
@@ -204,3 +208,50 @@ def test_a_second_derivative_that_torch_lacks_is_refused(fun: Callable[..., Any]
     for error in refused(fun, modes="jvp hvp"):
         assert isinstance(error, dagad.NotDifferentiableError)
         assert "or ask for gradients only" in str(error)
+
+
+METHODS: list[Any] = [
+    ("std", "correction=0", lambda b: b / b.std()),
+    ("var", "correction=0", lambda b: b / b.var(0)),
+    ("repeat", "repeat_interleave", lambda b: b[:, 0].repeat(2)[None]),
+    ("transpose", "permute", lambda b: b.transpose(0, 1)),
+    ("max", "amax", lambda b: b.max(0)[0] * b),
+    ("sort", "torch.sort", lambda b: (b + 0.0).sort()[0]),
+    ("nonzero", "as_tuple", lambda b: b[0][b[0].nonzero()]),
+]
+
+
+@pytest.mark.parametrize(("name", "said", "method"), METHODS, ids=lambda part: part if isinstance(part, str) else "")
+def test_a_method_that_numpys_arrays_have_too_and_mean_otherwise_is_refused_in_a_task_of_a_graph(
+    name: str, said: str, method: Any
+) -> None:
+    x = da.from_array(onp.random.default_rng(0).normal(size=(8, 6)), chunks=(4, 6))
+    y = da.sum(x.map_blocks(method, dtype=float) ** 3)
+    lazy = dagad.gradient(y, x, engine="torch")
+    with pytest.raises(dagad.NotDifferentiableError, match=f"called the method `{name}` of a tensor.*{said}"):
+        lazy.compute(scheduler="sync")
+
+
+def test_methods_that_say_what_they_mean_have_the_value_that_dask_computes() -> None:
+    x = da.from_array(onp.random.default_rng(0).normal(size=(8, 6)), chunks=(4, 6))
+
+    def told(b: Any) -> Any:
+        scale = b.std(correction=0) if isinstance(b, torch.Tensor) else b.std()
+        return (b - b.mean()) / scale * b.max() + b.transpose(1, 0).sum()
+
+    y = da.sum(x.map_blocks(told, dtype=float) ** 3)
+    value, gradient = compute(*dagad.value_and_gradient(y, x, engine="torch"), scheduler="sync")
+    assert value == pytest.approx(y.compute(scheduler="sync"), rel=1e-12)
+    onp.testing.assert_allclose(gradient, dagad.gradient(y, x).compute(scheduler="sync"), rtol=1e-10)
+
+
+def test_a_standard_deviation_in_a_chunk_for_torch_is_torchs_own() -> None:
+    found = dagad.grad(lambda t: dagad.reduce_sum(lambda rows, t: (rows * t).std(), ROWS, t, engine="torch"))(0.7)
+    assert found == pytest.approx(onp.std(ROWS, ddof=1))
+
+
+@pytest.mark.parametrize("fun", [onp.sum, onp.mean, onp.max, onp.std])
+def test_sums_of_numpys_in_a_chunk_for_torch_say_what_to_write(fun: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        dagad.grad(lambda t: dagad.reduce_sum(lambda rows, t: fun(rows * t), ROWS, t, engine="torch"))(0.7)
+    assert "write it with `torch`, or with numpy and without" in "".join(caught.value.__notes__)

@@ -182,6 +182,7 @@ def test_a_jax_tracer_in_the_closure_of_a_function_of_as_jax_is_refused() -> Non
     ("wrong", "said"),
     [
         (lambda: as_jax(lambda t: t)(1j), "complex numbers, argument .0.*real and imaginary part"),
+        (lambda: as_jax(lambda k: k)(jax.random.key(0)), r"a key of random numbers, argument .0.*key_data.key"),
         (lambda: as_jax(lambda t: t)("name"), "a str, argument .0., which is no number.*functools.partial"),
         (lambda: as_jax(lambda t: t)(jnp.ones(2)), "Return its sum"),
         (lambda: jax.grad(as_jax(lambda t: (t, t)))(1.0), "has_aux"),

@@ -215,6 +215,10 @@ def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
         (lambda: minimize(np.sum, 1j), "`x0` is a complex, .*real and imaginary part as two parameters"),
         (lambda: minimize(np.sum, ["name"]), r"`x0\[0\]` is a str, .*Give numbers"),
         (lambda: minimize(np.sum, {}), "`x0` holds no numbers"),
+        (lambda: minimize(np.sum, np.zeros(0)), "`x0` holds no numbers"),
+        (lambda: least_squares(np.sin, np.ones(2), jac="3-point"), "no keyword `jac`.*computes the Jacobian"),
+        (lambda: least_squares(np.sin, np.ones(2), kwargs={}), "no keyword `kwargs`.*functools.partial"),
+        (lambda: least_squares(lambda p: p["a"], {"a": np.ones(2)}, x_scale={"b": 1.0}), "`x_scale` is .*like `x0`"),
         (lambda: minimize(lambda x: x, np.ones(2)), "Return its sum"),
         (lambda: minimize(lambda x: x, np.ones(2), method="Powell"), "Return its sum"),
         (lambda: minimize(np.sum, np.ones(2), method="adam"), "'adam'` is not a method of scipy's .*'bfgs'.*Flat"),
@@ -236,3 +240,24 @@ def test_minimize_and_least_squares_refuse_wrong_arguments_with_the_remedy(wrong
 def test_a_jacobian_that_is_asked_for_is_left_to_dagad() -> None:
     with pytest.raises(dagad.ArgumentsError, match=r"no keyword `jac`\. Leave it out: dagad computes it"):
         minimize(np.sum, np.ones(2), jac=True)  # type: ignore[call-arg]  # on purpose
+
+
+def test_residuals_may_be_a_list_of_numbers_and_options_pytrees() -> None:
+    seen: list[float] = []
+    found = least_squares(
+        lambda p: [p["a"] - 1.0, 10.0 * (p["b"][1] - p["a"] ** 2), p["b"][0]],
+        {"a": 0.0, "b": np.zeros(2)},
+        x_scale={"a": 1.0, "b": 0.1},
+        callback=lambda p: seen.append(float(p["a"])),
+    )
+    right = scipy.optimize.least_squares(
+        lambda x: [x[0] - 1.0, 10.0 * (x[2] - x[0] ** 2), x[1]], np.zeros(3), x_scale=[1.0, 0.1, 0.1]
+    )
+    np.testing.assert_allclose(found.x_flat, right.x, atol=1e-6)
+    np.testing.assert_allclose(found.jac, right.jac, atol=1e-5)
+    assert seen[-1] == pytest.approx(1.0)
+    for scale in ("jac", 2.0, np.ones(3)):
+        again = least_squares(
+            lambda p: [p["a"] - 1.0, p["b"][0], p["b"][1]], {"a": 0.0, "b": np.zeros(2)}, x_scale=scale
+        )
+        np.testing.assert_allclose(again.x_flat, [1.0, 0.0, 0.0], atol=1e-12)
