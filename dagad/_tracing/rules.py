@@ -12,9 +12,9 @@ or a push of dagad's would have used that one: a rule that a user gives, wheneve
 * Pushed through ``where``, a branch may be smaller than the value.
 * What is pulled back through ``x[index]`` is added to entries one by one.
 
-State: `_VJPS`, `_JVPS` and `_WRONG`, by autograd's own rule; `_NEW_VJPS` and `_NEW_JVPS`, by the primitive that has no
-rule. They are filled for numpy when a process first records, for a part of autograd's scipy when it first does so after
-it has imported that part, and never changed.
+State: `_VJPS`, `_JVPS`, `_WIDE` (where constants are to be wide) and `_WRONG`, by autograd's own rule; `_NEW_VJPS` and
+`_NEW_JVPS`, by the primitive that has no rule. They are filled for numpy when a process first records, for a part of
+autograd's scipy when it first does so after it has imported that part, and never changed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from dagad._values import pytree
 Better = Callable[[Any, Any, Any, Any], bool]  # of argnums, value, args, kwargs: are autograd's rules wrong?
 _VJPS: dict[Any, Any] = {}
 _JVPS: dict[Any, Any] = {}
+_WIDE: dict[Any, Any] = {}
 _WRONG: dict[Any, Callable[[Any, Any], bool]] = {}
 _NEW_VJPS: dict[Any, Any] = {}
 _NEW_JVPS: dict[Any, Any] = {}
@@ -47,7 +48,10 @@ _NEW_JVPS: dict[Any, Any] = {}
 def vjp_rule(fun: Function) -> Any:
     """Return what makes the pullback of a primitive; None where there is nothing."""
     rule = primitive_vjps.get(fun)
-    return _NEW_VJPS.get(fun) if rule is None else _VJPS.get(rule, rule)
+    if rule is None:
+        return _NEW_VJPS.get(fun)
+    better = _VJPS.get(rule)
+    return _WIDE.get(rule, rule) if better is None else better
 
 
 def jvp_rule(fun: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -126,7 +130,10 @@ def compute_wide(*funs: Any) -> None:
     for fun in funs:
         rule: Any = primitive_vjps.get(fun)
         if rule is not None and is_autograds(rule):
-            _VJPS[rule] = _with_wide(_VJPS.get(rule, rule))
+            if rule in _VJPS:
+                _VJPS[rule] = _with_wide(_VJPS[rule])
+            else:  # a better one may come, which counts
+                _WIDE[rule] = _with_wide(rule)
 
 
 def _with_wide(rule: Function) -> Any:
@@ -314,12 +321,16 @@ def _chi2(chi2: ModuleType) -> bool:
     return read_distribution(chi2)
 
 
+def _distributions(stats: ModuleType) -> bool:
+    """Take up those that have nothing else; one look is enough for all, as they are imported together."""
+    return all([read_distribution(vars(stats)[name]) for name in _OTHERS if name in vars(stats)])
+
+
+_OTHERS = "beta dirichlet gamma multivariate_normal poisson t".split()
 HOMES: dict[str, Callable[[Any], bool]] = {
     "autograd.scipy.special": _special,
     "autograd.scipy.stats.chi2": _chi2,
-} | {
-    f"autograd.scipy.stats.{name}": read_distribution
-    for name in ("beta", "dirichlet", "gamma", "multivariate_normal", "poisson", "t")
+    "autograd.scipy.stats": _distributions,
 }
 _LEARNED: set[str] = set()
 

@@ -219,7 +219,7 @@ def test_a_rule_that_a_user_gave_before_is_not_taken_for_autograds() -> None:
     "x", [np.array(1000.0), np.float64(1000.0), np.array([1000.0])], ids=["0-d", "number", "array"]
 )
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
-def test_what_overflows_is_told_of_once(mode: str, x: Any) -> None:
+def test_an_overflow_is_reported_once(mode: str, x: Any) -> None:
     told = list[str]()
     with np.errstate(over="call", call=lambda kind, flag: told.append(kind)):
         if mode == "reverse":
