@@ -14,6 +14,8 @@ import pytest
 
 import dagad
 
+pytestmark = pytest.mark.needs("jax")
+
 ROWS = np.linspace(0.1, 2.0, 24)
 
 
