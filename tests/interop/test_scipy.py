@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Any
 
 import autograd.numpy as anp
@@ -244,18 +245,20 @@ def test_a_jacobian_that_is_asked_for_is_left_to_dagad() -> None:
 
 def test_residuals_may_be_a_list_of_numbers_and_options_pytrees() -> None:
     seen: list[float] = []
+    takes_callback = "callback" in inspect.signature(scipy.optimize.least_squares).parameters  # since scipy 1.16
+    told: dict[str, Any] = {"callback": lambda p: seen.append(float(p["a"]))} if takes_callback else {}
     found = least_squares(
         lambda p: [p["a"] - 1.0, 10.0 * (p["b"][1] - p["a"] ** 2), p["b"][0]],
         {"a": 0.0, "b": np.zeros(2)},
         x_scale={"a": 1.0, "b": 0.1},
-        callback=lambda p: seen.append(float(p["a"])),
+        **told,
     )
     right = scipy.optimize.least_squares(
         lambda x: [x[0] - 1.0, 10.0 * (x[2] - x[0] ** 2), x[1]], np.zeros(3), x_scale=[1.0, 0.1, 0.1]
     )
     np.testing.assert_allclose(found.x_flat, right.x, atol=1e-6)
     np.testing.assert_allclose(found.jac, right.jac, atol=1e-5)
-    assert seen[-1] == pytest.approx(1.0)
+    assert not takes_callback or seen[-1] == pytest.approx(1.0)
     for scale in ("jac", 2.0, np.ones(3)):
         again = least_squares(
             lambda p: [p["a"] - 1.0, p["b"][0], p["b"][1]], {"a": 0.0, "b": np.zeros(2)}, x_scale=scale

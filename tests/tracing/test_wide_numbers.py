@@ -44,6 +44,10 @@ def test_a_constant_has_the_derivatives_of_its_numbers_whatever_its_type(call: s
 
     if call == "roll":
         numbers = constant.astype(int)
+        try:
+            np.roll(MU, constant[0])
+        except (RuntimeWarning, ValueError):
+            pytest.skip("this numpy negates an unsigned shift, and rolls by another one")
     elif call in ("jv", "kv") and constant.dtype == bool:
         return  # times a whole number they are no truths
     else:
@@ -69,6 +73,10 @@ def test_a_power_with_the_least_exponent_of_its_type_has_its_slope() -> None:
 @pytest.mark.parametrize("kind", ["u1", "u2", "u4", "u8", "i1", "i8"])
 def test_groups_of_any_whole_type_may_be_summed_up_by(kind: str) -> None:
     group, weights = np.array([0, 2, 1, 2], kind), np.arange(1.0, 5.0)
+    try:
+        np.bincount(group)
+    except TypeError:
+        pytest.skip("this numpy counts no groups of this type")
 
     def loss(t: Any) -> Any:
         return np.sum(np.bincount(group, weights=weights * t, minlength=4) ** 2)
