@@ -69,7 +69,9 @@ class OwnPullback:
         pullback(self._fun.merge([_plain(part) for part in cotangents]))
 
     def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
-        given = [_read_only(part) if type(part) is np.ndarray else part for part in cotangents]
+        given = cotangents
+        if len(given) != 1 or type(given[0]) is np.ndarray:  # it is a number, nearly always
+            given = [_read_only(part) if type(part) is np.ndarray else part for part in cotangents]
         return _checked(self._fun.extract(pullback(self._fun.merge(given))), self._leaves)
 
     def nbytes(self) -> int:
@@ -194,7 +196,9 @@ def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
     for place, leaf in enumerate(leaves):
         cotangent = cotangents[place]
         if type(cotangent) is type(leaf) is np.ndarray:  # nearly always
-            if getrefcount(cotangent) > IN_A_CALL or not is_own(cotangent):  # a function may fill it again
+            if getrefcount(cotangent) > IN_A_CALL or (
+                cotangent.base is not None and not is_own(cotangent)
+            ):  # a function may fill it again
                 cotangent = cotangent.copy("K")
             if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
                 result.append(cotangent)

@@ -172,7 +172,7 @@ class ChunkFunction(Recordable, Portable):
         fun = BoundChunk(self, rows, len(shared), len(leaves))
         try:
             values, pull = self._as_told(self._with_grad if with_grad else self._traced.linearize, fun, leaves)
-            value = fun.merge(values)
+            value = values[0] if fun.out is None and len(values) == 1 else fun.merge(values)  # nearly always
             if type(value) not in _NUMBERS and not any(map(pytree.is_traced, leaves)):
                 _checked(value, context, fun.called)
         except Exception as error:

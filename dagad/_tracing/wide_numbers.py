@@ -16,7 +16,10 @@ from dagad._types import Array, DType, Value
 from dagad._values import pytree
 
 _WIDE = np.dtype(np.int64)
-_LARGEST = np.iinfo(_WIDE).max
+_LARGEST = 2**63 - 1
+_DOUBLE = np.dtype(float)
+_PLAIN = frozenset({np.ndarray, np.float64})
+_PYTHONS = frozenset({float, int})
 CHOICES = frozenset({"where", "condition"})  # parameters that take truths as truths
 
 
@@ -42,6 +45,11 @@ def wide(operand: Array, value: Value = None) -> Any:
 
 def wide_entries(operand: Array, value: Value) -> Any:
     """Return a constant of a function of entries: a narrow one as the value's float where that is narrow itself."""
+    kind = type(operand)
+    if kind in _PYTHONS or kind in pytree.TRACED:  # what is traced is no constant
+        return operand
+    if kind is np.ndarray and operand.dtype is _DOUBLE and _is_double(value):  # nearly always
+        return operand
     asked = _float_of(value) if is_narrow(operand) else None
     if asked is not None:
         dtype = np.result_type(operand.dtype, asked)
@@ -55,6 +63,10 @@ def all_wide(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any
     called = [*names[: len(args)], *[""] * (len(args) - len(names))]
     found = [arg if name in CHOICES else wide(arg, value) for name, arg in zip(called, args, strict=True)]
     return found, {name: arg if name in CHOICES else wide(arg, value) for name, arg in kwargs.items()}
+
+
+def _is_double(value: Value) -> bool:
+    return type(value) in _PLAIN and value.dtype is _DOUBLE
 
 
 def _float_of(value: Value) -> Any:
