@@ -14,7 +14,7 @@ import numpy as np
 
 from dagad._engines.captured import Captured, Values
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves
+from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves, refuse_count
 from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._types import Array, Cotangent, Cotangents, Leaf, Value
@@ -193,12 +193,13 @@ def refuse_keywords() -> NoReturn:
 
 def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
     result = []
+    if len(cotangents) != len(leaves):
+        refuse_count("returned, as cotangents,", len(cotangents), len(leaves))
     for place, leaf in enumerate(leaves):
-        cotangent = cotangents[place]
+        cotangent = cotangents[place]  # not by `zip`, whose tuple would hold it too
         if type(cotangent) is type(leaf) is np.ndarray:  # nearly always
-            if getrefcount(cotangent) > IN_A_CALL or (
-                cotangent.base is not None and not is_own(cotangent)
-            ):  # a function may fill it again
+            is_a_view = cotangent.base is not None and not is_own(cotangent)
+            if is_a_view or getrefcount(cotangent) > IN_A_CALL:  # a function may fill it again
                 cotangent = cotangent.copy("K")
             if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
                 result.append(cotangent)

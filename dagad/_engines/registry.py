@@ -67,7 +67,7 @@ def find_engine(engine: AnyEngine, fun: object) -> Engine:
                 f"There is no engine {chosen!r}. Choose one of {sorted(_ENGINES)}, or give a `dagad.extend.Engine`."
             )
         made = _ENGINES[chosen]()
-        return made if chosen == "autograd" else _checked(made)  # nearly always
+        return made if chosen == "autograd" else _checked(made)  # numpy has no such settings
     missing = [name for name in _METHODS if not callable(getattr(chosen, name, None))]
     if missing or isinstance(chosen, type):
         what = f"has no method `{missing[0]}`" if missing else "is a class; give an object of it"

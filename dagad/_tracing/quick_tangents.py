@@ -3,6 +3,8 @@
 A rule of autograd's calls a primitive for each step of its arithmetic, and adds up by way of vector spaces. On the tiny
 arrays of a differential equation that takes ten times as long as the arithmetic. Here the same is computed, in the same
 order, so with the same bits. What is traced, or broadcast, or has a rule of the user's, is left to autograd's rules.
+`quickly_pushed` has the tangents of what autograd's tracer has computed; the functions after it compute the value too,
+past the tracer.
 
 State: `_STOCK`, `_STOCK_OF_SUM` and `_STOCK_OF_POWER`, autograd's own rules of these operations, as they are when this
 is imported.

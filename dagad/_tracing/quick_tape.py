@@ -4,8 +4,9 @@ autograd's way of recording an operation asks which arguments are traced, by who
 Python: of small arrays that takes several times as long as the arithmetic. Here are the operators and a few functions
 of real numbers and arrays: of one shape, or beside constants; products of vectors and matrices, sums, and powers by
 numbers. What is computed, forth and back, is what autograd's rules say, in the same order, so the bits are the same.
-All else (traced arrays of other shapes, other numbers, values that somebody else traces, rules of a user's) goes
-autograd's way. Forward mode has the like in `stacked_tangents`.
+So it is where their values are traced too, by somebody who began before: that is how a Hessian product is computed. All
+else (traced arrays of other shapes, other numbers, what somebody traces who began later, rules of a user's) goes
+autograd's way. Forward mode has the like in `stacked_tangents` and `quick_tangents`; `quick_ways` says which it is.
 
 State: `_STOCK`, autograd's own rules of these operations, as they are when this is imported.
 """

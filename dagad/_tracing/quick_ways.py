@@ -1,7 +1,8 @@
 """Operations of traced arrays past autograd's tracer: by stacks of tangents, or recorded on a tape at once.
 
 What each of them does stands in `stacked_tangents` and `quick_tape`. Here is which of the two it is, and what comes out
-of it: another traced array of the same trace. None is the answer where autograd's way has to be gone.
+of it: another traced array of the same trace. None is the answer where autograd's way has to be gone. Both modes are
+written out in each function: a call more for each operation is seen in small chunks.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ def _recorded(box: Array, value: Value, parents: tuple[Any, ...], pullback: Func
 def quick_operators(function: Function, operate: Function) -> tuple[Operator, Operator]:
     """Return an operator and its reflection, which look first for a quick way.
 
-    On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked. Both ways
-    are written out: a call more for each operation is seen in small chunks.
+    On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked.
     """
     usual, usually_reflected = operators(function)
 
