@@ -1,9 +1,12 @@
-"""What the public functions are called with -> a flat chunk function, its plan and its leaves; nothing is run yet."""
+"""What the public functions are called with -> a flat chunk function, its plan and its leaves; nothing is run yet.
+
+State: `_GIVES_NUMBERS`, by what is known of a reduction here, whether it gave a number: its gradient came with it then.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from dagad._config import setting
@@ -12,17 +15,20 @@ from dagad._errors import NotDifferentiableError, PlanError, SchedulerLostError
 from dagad._executors.checkpointed import remembered_grainsize
 from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._executors.grainsize import find_grainsize
-from dagad._graphs.policies import Policy, checked_policy
+from dagad._graphs.linearization import is_scalar
+from dagad._graphs.policies import Policy, checked_policy, may_run_again
 from dagad._kernels.additivity import on_rows
 from dagad._kernels.chunks import ChunkFunction
-from dagad._kernels.context import current_mode
+from dagad._kernels.context import Mode, current_mode
 from dagad._kernels.kernel import Kernel
+from dagad._remembered import Remembered
 from dagad._sources.base import Placed
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Plan, check_grainsize
+from dagad._tracing.flat_functions import Engine
 from dagad._tracing.patches import patches
-from dagad._tracing.tape import refuse_stale
-from dagad._types import AnyRows, AnyScheduler, Args, Function
+from dagad._tracing.tape import refuse_stale, reverse_depth
+from dagad._types import AnyRows, AnyScheduler, Args, Function, Value
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only, contiguous, snapshot, snapshots
 from dagad._values.closures import hoist, unchanged, with_arrays
@@ -42,6 +48,11 @@ class Arguments(NamedTuple):
     place: Scheduler
     policy: Policy
     owner: Any  # what stays the same when the function is defined again
+    asks: Hashable = None  # under what to remember whether it gives a number, where that is of use
+
+
+MOST_REMEMBERED = 4096
+_GIVES_NUMBERS: Remembered[bool] = Remembered(MOST_REMEMBERED)
 
 
 def read_arguments(
@@ -54,30 +65,71 @@ def read_arguments(
     """Take the arguments of a public function apart: `options` are its keywords, `kernel` is what may be timed."""
     engine = find_engine(options["engine"], f)
     mode = current_mode()
-    lasting = mode.lasting
-    f = with_arrays(f, snapshot if lasting else contiguous)
-    if patches.somebody_traces():  # then look for what is traced
+    is_traced = patches.somebody_traces()
+    if is_traced:  # then look for what is traced
         sliced, shared = pytree.all_opened(sliced), tuple([pytree.all_opened(argument) for argument in shared])
-        hoisted, make = hoist(f)
-    else:
-        hoisted, make = [], functools.partial(unchanged, f)
-    taken = snapshots if lasting else all_read_only
-    partitions = [Partition.of(taken(argument), pytree.is_traced) for argument in shared]
-    theta = list(hoisted)
-    for one in partitions:
-        theta += one.taken
+    function, theta = _bound_function(f, shared, engine, mode, is_traced, mode.lasting)
     columns, active_rows = read_sliced(sliced, len(theta))
     place = _place(options["scheduler"], columns)
     size = _grainsize(options["grainsize"], columns)
-    function = ChunkFunction(make, len(hoisted), tuple([p.bare() for p in partitions]), engine, mode.policy)
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
     if size is None:
         size = _automatic_grainsize(f, sliced, shared, kernel(function), columns, leaves, len(theta))
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
-    columns = columns.lasting() if lasting and not place.remote else columns  # what is sent is a copy
     policy = mode.policy() if options["policy"] is None else checked_policy(options["policy"])
-    return Arguments(function, plan, columns, leaves, len(theta), place, policy, identity_of(f))
+    owner, asks = identity_of(f), None
+    is_kept = rereads = mode.lasting and not place.remote  # what is sent is a copy
+    is_nested = False
+    for leaf in leaves:
+        is_nested = is_nested or type(leaf._value) in pytree.TRACED
+    if leaves and not is_kept and (is_nested or not place.remote or options["policy"] is not None):
+        asked = kernel(function)
+        asks = owner, asked.signature, plan.key
+        is_kept, rereads = _pulled_later(policy, leaves, is_nested, asked.is_reduction, asks)
+        if rereads or (is_kept and not place.remote):
+            function, columns = _bound_function(f, shared, engine, mode, is_traced, True)[0], columns.copied()
+    if rereads:
+        columns = columns.lasting(place.remote)
+    return Arguments(function, plan, columns, leaves, len(theta), place, policy, owner, asks)
+
+
+def _bound_function(
+    f: Function, shared: Sequence[Any], engine: Engine, mode: Mode, is_traced: bool, is_kept: bool
+) -> tuple[ChunkFunction, list[Any]]:
+    """Return the function with its constants, as they are now if they are to be kept, and the leaves of theta."""
+    f = with_arrays(f, snapshot if is_kept else contiguous)
+    hoisted, make = hoist(f) if is_traced else ([], functools.partial(unchanged, f))
+    taken = snapshots if is_kept else all_read_only
+    theta, bare = list(hoisted), list[Partition]()
+    for argument in shared:
+        one = Partition.of(taken(argument), pytree.is_traced)
+        theta += one.taken
+        bare += [one.bare()]
+    return ChunkFunction(make, len(hoisted), tuple(bare), engine, mode.policy), theta
+
+
+def _pulled_later(
+    policy: Policy, leaves: Sequence[Any], is_nested: bool, is_reduction: bool, asks: Hashable
+) -> tuple[bool, bool]:
+    """Return whether chunks are pulled after the call, from what they used then, and whether rows are read once more.
+
+    The user may have written into his arrays meanwhile. A number's gradient is computed with its value.
+    """
+    depth = max(map(reverse_depth, leaves))
+    if not depth:
+        return False, False
+    is_at_once = depth == 1 and is_reduction and getattr(policy, "value_and_grad", False)
+    if is_at_once and _GIVES_NUMBERS.find(asks):
+        return False, False
+    return True, is_nested or may_run_again(policy)
+
+
+def remember_number(asks: Hashable, total: Value) -> None:
+    """Remember whether a reduction gave a number: functions that nothing tells apart may take turns."""
+    found = is_scalar(pytree.plain(total))
+    if _GIVES_NUMBERS.find(asks) is not found:
+        _GIVES_NUMBERS.change(asks, lambda before: found and before is not False)
 
 
 def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dagad._api.adding_up import warn_unless_sum
-from dagad._api.bind import Arguments, read_arguments
+from dagad._api.bind import Arguments, read_arguments, remember_number
 from dagad._api.outer import differentiable
 from dagad._engines.registry import find_engine
 from dagad._errors import PlanError
@@ -115,6 +115,8 @@ def reduce_sum(
     read = read_arguments(f, sliced, shared, options, Summed)
     operation = bound(read, sum_by_length(read.function, read.plan), _checked_sum(sum))
     total = differentiable(operation, read.leaves).reduced
+    if read.asks is not None:
+        remember_number(read.asks, total)
     warn_unless_sum(operation, read.place, read.leaves, began)
     return total
 
@@ -176,7 +178,10 @@ def map_sum(
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
     fun, kernel = sum_by_item(f, find_engine(engine, f))
     read = read_arguments(fun, sliced, shared, options, kernel)
-    return differentiable(bound(read, kernel(read.function), _checked_sum(sum)), read.leaves).reduced
+    total = differentiable(bound(read, kernel(read.function), _checked_sum(sum)), read.leaves).reduced
+    if read.asks is not None:
+        remember_number(read.asks, total)
+    return total
 
 
 @public

@@ -52,6 +52,8 @@ class Sliced:
     n_rows: int
     shards: tuple[Placed, ...] = ()
     taken: dict[Chunk, Any] | None = None  # the rows of chunks, where they are to stay what they were
+    sent: dict[Chunk, Rows] | None = None  # the same where they go to workers: as they were when they first went
+    is_copied: bool = False  # whether each task has rows of its own, whatever is written into the user's arrays later
 
     # Which parts of the tree of sums its chunks are, where they are runs of chunks of another plan, of how many chunks.
     parts: ClassVar[list[Subtree] | None] = None
@@ -82,9 +84,13 @@ class Sliced:
             return Task(None, joined, rows, *placed)
         return rows.joined(iter(placed))
 
-    def lasting(self) -> Sliced:
+    def lasting(self, is_sent: bool = False) -> Sliced:
         """Return the same for rows that stay what they are now, whatever is written into the user's arrays."""
-        return replace(self, taken={})
+        return replace(self, sent={}) if is_sent else replace(self, taken={})
+
+    def copied(self) -> Sliced:
+        """Return the same where the rows that a chunk was given stay what they were, as long as it needs them."""
+        return replace(self, is_copied=True)
 
     @property
     def constant_shards(self) -> list[Placed]:
@@ -111,7 +117,13 @@ class Sliced:
         return None, {first.number: rows} | {chunk.number: self._bare(chunk) for chunk in others}
 
     def _bare(self, chunk: Chunk) -> Rows:
-        return Rows(self.treedef, [column.piece(chunk) for column in self.columns], self.taken is not None)
+        if self.sent is not None and chunk in self.sent:
+            return self.sent[chunk]
+        views = self.is_copied or self.taken is not None
+        rows = Rows(self.treedef, [column.piece(chunk) for column in self.columns], views)
+        if self.sent is not None:
+            rows = self.sent[chunk] = rows.snapshot()
+        return rows
 
     def kept(self) -> dict[Key, Any]:
         """Return what the rows refer to."""

@@ -1,0 +1,92 @@
+"""Arrays that a loop writes into after each reduction: derivatives are of what they were when it was called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import autograd
+import numpy as np
+import pytest
+
+import dagad
+from dagad.extend import Keep, Recompute
+
+ROWS = np.arange(4.0)
+SCALE = np.array([0.3, 0.2])
+
+
+def number(rows: Any, p: Any, scale: Any) -> Any:
+    return np.sum(rows**2) * np.sum(np.exp(p * scale))
+
+
+def vector(rows: Any, p: Any, scale: Any) -> Any:
+    return np.sum(rows**2) * np.exp(p * scale)
+
+
+def curve(item: Any, p: Any, scale: Any) -> Any:
+    return np.exp(p * scale) * item
+
+
+def closed(rows: Any, p: Any, scale: Any, **options: Any) -> Any:
+    return dagad.reduce_sum(lambda rows, p: vector(rows, p, scale), rows, p, **options)
+
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "a number": partial(dagad.reduce_sum, number),
+    "an array": partial(dagad.reduce_sum, vector),
+    "an array of a closure": closed,
+    "a sum over items": partial(dagad.map_sum, curve),
+    "a ragged map": partial(dagad.map_rect, curve),
+    "what is combined": partial(dagad.map_reduce, vector, np.add),
+    "a number, kept": partial(dagad.reduce_sum, number, policy=Keep()),
+    "an array, recomputed": partial(dagad.reduce_sum, vector, policy=Recompute()),
+}
+MODES: dict[str, Callable[[Any], Any]] = {
+    "grad": dagad.grad,
+    "vjp": lambda fun: lambda p: dagad.vjp(fun, p)[1](1.0)[0],
+    "jacrev": dagad.jacrev,
+    "hessian": dagad.hessian,
+    "hvp": lambda fun: lambda p: dagad.hvp(fun, p, 1.0),
+    "grad of grad": lambda fun: dagad.grad(dagad.grad(fun)),
+    "jacrev of jacfwd": lambda fun: dagad.jacrev(dagad.jacfwd(fun)),
+    "evaluate": lambda fun: lambda p: dagad.evaluate(fun, p, lazy=True).gradient(),
+    "autograd's grad": autograd.grad,
+}
+
+
+def loop(reduction: Callable[..., Any], is_written: bool, scheduler: Any) -> Callable[[Any], Any]:
+    """Return a program that fills its arrays anew for each of its reductions, or takes new ones."""
+
+    def program(p: Any) -> Any:
+        rows, scale, total = ROWS.copy(), SCALE.copy(), 0.0
+        for step in range(3):
+            if not is_written:
+                rows, scale = rows.copy(), scale.copy()
+            rows[:], scale[:] = ROWS + step, SCALE * (step + 1.0)
+            total = total + np.sum(reduction(rows, p, scale, grainsize=2, scheduler=scheduler) ** 2)
+        return total
+
+    return program
+
+
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_derivatives_are_of_what_arrays_held_when_a_reduction_was_called(name: str, mode: str, scheduler: Any) -> None:
+    written, new = (loop(REDUCTIONS[name], is_written, scheduler) for is_written in (True, False))
+    np.testing.assert_allclose(MODES[mode](written)(0.7), MODES[mode](new)(0.7), rtol=1e-13)
+
+
+def test_rows_of_a_number_are_copied_once_and_no_more() -> None:
+    seen, data = [], np.arange(6.0)
+
+    def own(rows: Any, p: Any) -> Any:
+        seen.append(np.shares_memory(rows, data))
+        return np.sum(rows * p) ** 2
+
+    for _ in range(3):
+        seen.clear()
+        dagad.grad(lambda p: dagad.reduce_sum(own, data, p, grainsize=6, scheduler="sync"))(2.0)
+    assert seen == [True]
