@@ -107,10 +107,12 @@ def sample(group: list[pytest.Item], n: int) -> list[pytest.Item]:
     Of those that bring equally many, their names decide as if by chance: else none would run on the last scheduler.
     """
     left, some = list(group), list[pytest.Item]()
+    values = {item: values_of(item) for item in group}
+    chance = {item: zlib.crc32(item.nodeid.encode()) for item in group}
     seen = set[tuple[str, int]]()
     while len(some) * n < len(group):
-        best = max(left, key=lambda item: (len(values_of(item) - seen), zlib.crc32(item.nodeid.encode())))
-        seen |= values_of(best)
+        best = max(left, key=lambda item: (len(values[item] - seen), chance[item]))
+        seen |= values[best]
         left.remove(best)
         some.append(best)
     return some
