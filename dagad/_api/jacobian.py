@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from dagad._kernels.context import VALUES_FIRST, like_here
 from dagad._tracing.tape import pull_many
 from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
-from dagad._values.blocks import Blocks, full
+from dagad._values.blocks import Blocks, full, runs_of
 
 # So many directions go through a program at once: each costs the memory of one more tangent of everything.
 DIRECTIONS_AT_ONCE = 16
@@ -71,11 +72,8 @@ class Dense:
             return anp.reshape(stacked, (*shape, *np.shape(plain)))
         dense = np.zeros((len(cotangents), *np.shape(plain)), pytree.dtype_of(plain))
         for row, part in zip(dense, cotangents, strict=True) if dense.ndim > 1 else ():
-            if isinstance(part, Blocks):
-                for rows, values in part.parts:
-                    row[rows] = values
-            elif part is not None:
-                row[...] = part
+            for rows, values in runs_of(part):
+                row[rows] = values
         if dense.ndim == 1:
             dense[:] = [0 if part is None else part for part in cotangents]
         return dense.reshape((*shape, *np.shape(plain)))
@@ -114,17 +112,13 @@ class Sparse:
 
 def _entries(part: Cotangent, leaf: Leaf) -> tuple[Any, Any]:
     """Return the places and values of a cotangent that may differ from zero, in order."""
-    if part is None:
-        return np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf))
-    if not isinstance(part, Blocks):
-        flat = np.ravel(part)
+    found = [(np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf)))]
+    for rows, values in runs_of(part):
+        flat = np.ravel(values)
         places = np.flatnonzero(flat)
-        return places, flat[places]
-    each = int(np.prod(part.shape[1:]))
-    runs = sorted(part.parts, key=lambda run: run[0].start)
-    columns = [np.arange(rows.start * each, rows.stop * each) for rows, _ in runs]
-    places, flat = np.concatenate(columns), np.concatenate([np.ravel(values) for _, values in runs])
-    return places[flat != 0], flat[flat != 0]
+        found.append((places + (rows.start or 0) * math.prod(np.shape(values)[1:]), flat[places]))
+    places, flat = map(np.concatenate, zip(*found, strict=True))
+    return places, flat
 
 
 def rows(program: Program, layout: Layout, side_by_side: Shared | Elsewhere | None = None) -> tuple[Any, Any]:
@@ -149,7 +143,12 @@ def rows(program: Program, layout: Layout, side_by_side: Shared | Elsewhere | No
     for place, leaf in _active(outputs):
         stop = start + np.size(leaf)
         pairs = zip((column[start:stop] for column in columns), program.leaves, strict=True)
-        found[place] = program.arranged([layout.rows(_fitting(own, leaf), outputs[place], leaf) for own, leaf in pairs])
+        found[place] = program.arranged(
+            [
+                layout.rows([part if part is None else fitting(part, leaf) for part in own], outputs[place], leaf)
+                for own, leaf in pairs
+            ]
+        )
         start = stop
     return pytree.unflatten(treedef, found), aux
 
@@ -187,10 +186,6 @@ class _Tape:
 def _active(outputs: Sequence[Any]) -> list[tuple[int, Any]]:
     """Return the outputs that have derivatives, without traces, with their places."""
     return [(n, pytree.plain(one)) for n, one in enumerate(outputs) if pytree.is_differentiable_or_traced(one)]
-
-
-def _fitting(parts: Sequence[Any], leaf: Leaf) -> list[Any]:
-    return [part if part is None or isinstance(part, Blocks) else fitting(part, leaf) for part in parts]
 
 
 def columns(program: Program, side_by_side: Shared | Elsewhere | None = None) -> tuple[Any, Any]:

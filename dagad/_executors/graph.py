@@ -32,7 +32,7 @@ from dagad._kernels.batch import BatchSeeds
 from dagad._kernels.chunks import Names
 from dagad._kernels.inputs import Targets
 from dagad._kernels.job import Job, Land, Results, Seeds, Spent, nested
-from dagad._sources.base import Stays
+from dagad._sources.base import staying
 from dagad._sources.plan import Chunk
 from dagad._sources.shards import Kept
 from dagad._types import Value
@@ -309,6 +309,5 @@ def _stays(at: Sequence[Targets], chunks: Sequence[Chunk], keeper: Callable[[int
     return [
         (index, place, keeper(chunk.number, place))
         for index, chunk in enumerate(chunks)
-        for place, (_, rows) in enumerate(at[chunk.number])
-        if type(rows) is Stays
+        for place in staying(at[chunk.number])
     ]

@@ -35,7 +35,7 @@ class Blocks:
             array[rows] = values
         return array
 
-    def cut(self, rows: slice) -> Any:
+    def __getitem__(self, rows: slice) -> Any:
         """Return some rows; None where they are zero."""
         found = None
         for own, values in self.parts:
@@ -49,6 +49,13 @@ class Blocks:
 def full(seed: Cotangent) -> Any:
     """Return a whole array where a seed is kept by blocks; anything else as it is."""
     return seed.full() if isinstance(seed, Blocks) else seed
+
+
+def runs_of(seed: Cotangent) -> list[tuple[slice, Any]]:
+    """Return the rows of a seed that may differ from zero, run by run in their order, and what stands there."""
+    if isinstance(seed, Blocks):
+        return sorted(seed.parts, key=lambda run: run[0].start)
+    return [] if seed is None else [(slice(None), seed)]
 
 
 def is_seed(seed: Cotangent) -> bool:
