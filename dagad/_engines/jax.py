@@ -418,11 +418,15 @@ def _as_numpy(part: Array) -> Any:
     return array if array.ndim else array[()]
 
 
+class _OfThread(threading.local):
+    n = 0
+
+
 class _Count:
     __slots__ = ("_lock", "_mine", "n")
 
     def __init__(self) -> None:
-        self.n, self._lock, self._mine = 0, threading.Lock(), threading.local()
+        self.n, self._lock, self._mine = 0, threading.Lock(), _OfThread()
 
     def add(self) -> None:
         """Count one more."""
@@ -432,7 +436,7 @@ class _Count:
 
     def by_thread(self) -> int:
         """Return how many the calling thread has counted."""
-        return getattr(self._mine, "n", 0)
+        return self._mine.n
 
 
 _COMPILED: Remembered[_Compiled] = Remembered(MOST_COMPILED)

@@ -37,7 +37,6 @@ from dagad._types import AnyScheduler, Tree, Value
 from dagad._values.shipping import Portable
 from dagad._words import Listing, described
 from dagad_scheduler import (
-    LocalRun as LocalRun,
     Names,
     Progress,
     ResultsLost,
@@ -94,7 +93,7 @@ def find_scheduler(scheduler: AnyScheduler) -> Scheduler:
 
 def refuse_closed(scheduler: AnyScheduler) -> None:
     """Raise if a scheduler is a cluster's whose client was closed, before anything asks it and waits."""
-    if getattr(scheduler, "is_closed", False):
+    if scheduler.is_closed:
         raise SchedulerLostError(
             "`scheduler=` is a `distributed.Client` that was closed, so nothing can run on its cluster. Connect a new "
             "one, `client = distributed.Client(...)`, and pass that, or leave `scheduler=` out."
@@ -142,10 +141,10 @@ def graph_width(n_tasks: int) -> int:
         )
     if n_tasks <= 2 * NARROWEST:
         return NARROWEST
-    scheduler: Any = resolve()
-    if hasattr(scheduler, "n_threads"):  # of workers, which may be more when it comes to run
-        return max(TASKS_PER_THREAD * int(scheduler.n_threads()), NARROWEST_OF_CLUSTER)
-    return max(TASKS_PER_THREAD * int(scheduler.workers or 1), NARROWEST)
+    scheduler = resolve()
+    if (count := scheduler.n_threads()) is not None:  # of workers, which may be more when it comes to run
+        return max(TASKS_PER_THREAD * count, NARROWEST_OF_CLUSTER)
+    return max(TASKS_PER_THREAD * (scheduler.workers or 1), NARROWEST)
 
 
 def calm_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagad._executors.evaluation import LocalRun, Run, Scheduler, calm_here, new_names, run_graph
+from dagad._executors.evaluation import Run, Scheduler, calm_here, new_names, run_graph
 from dagad._executors.first import first_refused
 from dagad._executors.graph_tasks import (
     Measure,
@@ -204,10 +204,7 @@ class GraphExecutor:
         with first_refused(self._scheduler, job, "call", (), self.group):
             run = run_graph(self._scheduler, graph, keys, landed, keep=keep, kept=job.kept())
         wall = time.perf_counter() - began
-        if isinstance(run, LocalRun):
-            results.spent = Spent(run.cpu_seconds, wall, run.n_workers)
-        else:
-            results.spent = Spent(wall, wall, 0)
+        results.spent = Spent(run.cpu_seconds if run.n_workers else wall, wall, run.n_workers)
         return run
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +35,16 @@ class Plan:
     def chunk(self, number: int) -> Chunk:
         start = number * self.grainsize
         return Chunk(number, start, min(start + self.grainsize, self.n_rows))
+
+    def sampled(self, numbers: Sequence[int]) -> Plan:
+        """Return how the rows of some chunks are cut, one chunk after the other.
+
+        A shorter chunk is the last one of a plan, and so of what is sampled of it.
+
+        >>> Plan(10, 4).sampled((0, 2))
+        Plan(n_rows=6, grainsize=4)
+        """
+        return Plan(sum(map(_n_rows, map(self.chunk, numbers))), self.grainsize)
 
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
@@ -72,6 +83,11 @@ class GivenPlan:
     def chunk(self, number: int) -> Chunk:
         return Chunk(number, self.bounds[number], self.bounds[number + 1])
 
+    def sampled(self, numbers: Sequence[int]) -> GivenPlan:
+        """Return how the rows of some chunks are cut, one chunk after the other."""
+        bounds = itertools.accumulate(map(_n_rows, map(self.chunk, numbers)), initial=0)
+        return GivenPlan(tuple(bounds), self.grainsize)
+
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
 
@@ -88,6 +104,10 @@ class Chunk(NamedTuple):
     number: int
     start: int
     stop: int
+
+
+def _n_rows(chunk: Chunk) -> int:
+    return chunk.stop - chunk.start
 
 
 DRAWN_CHUNKS, DRAWN_WIDTH, DRAWN_HEIGHT = 100, 400, 30

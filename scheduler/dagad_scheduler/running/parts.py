@@ -23,11 +23,11 @@ from typing import Any
 
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.roles import PULLBACK_RANK, RANKS, rank
-from dagad_scheduler.run import Account, Progress, inside_task, raise_first
+from dagad_scheduler.run import Account, Progress, Run, inside_task, raise_first
 from dagad_scheduler.running.helpers import Helpers
 
 
-class PartsRun:
+class PartsRun(Run):
     """The parts of one piece of work on their way; `run_part` runs one and puts away what it gives."""
 
     def __init__(self, n_parts: int, run_part: Callable[[int], None], helpers: Helpers | None, role: str) -> None:
