@@ -113,7 +113,7 @@ class Sparse:
 def _entries(part: Cotangent, leaf: Leaf) -> tuple[Any, Any]:
     """Return the places and values of a cotangent that may differ from zero, in order."""
     found = [(np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf)))]
-    for rows, values in runs_of(part):
+    for rows, values in sorted(runs_of(part), key=lambda run: run[0].start):
         flat = np.ravel(values)
         places = np.flatnonzero(flat)
         found.append((places + (rows.start or 0) * math.prod(np.shape(values)[1:]), flat[places]))
@@ -135,12 +135,7 @@ def rows(program: Program, layout: Layout, side_by_side: SideBySide | None = Non
     for place, leaf in _active(outputs):
         stop = start + np.size(leaf)
         pairs = zip((column[start:stop] for column in columns), program.leaves, strict=True)
-        found[place] = program.arranged(
-            [
-                layout.rows([part if part is None else fitting(part, leaf) for part in own], outputs[place], leaf)
-                for own, leaf in pairs
-            ]
-        )
+        found[place] = program.arranged([layout.rows(_fitting(own, leaf), outputs[place], leaf) for own, leaf in pairs])
         start = stop
     return pytree.unflatten(treedef, found), aux
 
@@ -207,6 +202,10 @@ def columns(program: Program, side_by_side: SideBySide | None = None) -> tuple[A
         parts = [_column([next(rest) for _ in range(np.size(leaf))], output, leaf) for leaf in plain]
         found.append(program.arranged(parts))
     return pytree.unflatten(treedef, found), aux
+
+
+def _fitting(parts: Sequence[Any], leaf: Leaf) -> list[Any]:
+    return [part if part is None else fitting(part, leaf) for part in parts]
 
 
 def _n_columns(program: Program) -> int:

@@ -418,15 +418,11 @@ def _as_numpy(part: Array) -> Any:
     return array if array.ndim else array[()]
 
 
-class _OfThread(threading.local):
-    n = 0
-
-
 class _Count:
     __slots__ = ("_lock", "_mine", "n")
 
     def __init__(self) -> None:
-        self.n, self._lock, self._mine = 0, threading.Lock(), _OfThread()
+        self.n, self._lock, self._mine = 0, threading.Lock(), threading.local()
 
     def add(self) -> None:
         """Count one more."""
@@ -436,7 +432,7 @@ class _Count:
 
     def by_thread(self) -> int:
         """Return how many the calling thread has counted."""
-        return self._mine.n
+        return getattr(self._mine, "n", 0)
 
 
 _COMPILED: Remembered[_Compiled] = Remembered(MOST_COMPILED)

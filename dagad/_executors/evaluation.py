@@ -56,7 +56,6 @@ from dagad_scheduler.process import calm_process as calm_process
 from dagad_scheduler.roles import words_of
 from dagad_scheduler.run import inside_task as inside_task
 from dagad_scheduler.running.callbacks import is_watched as is_watched
-from dagad_scheduler.running.parts import PartsRun
 from dagad_scheduler.running.resolve import is_inside_any_task as is_inside_any_task
 
 Backward = Callable[[], Any]
@@ -87,17 +86,12 @@ def find_scheduler(scheduler: AnyScheduler) -> Scheduler:
         found = resolve(scheduler)
     except (ValueError, TypeError, RuntimeError) as error:
         raise PlanError(_no_scheduler(scheduler, error)) from None
-    refuse_closed(found)
-    return found
-
-
-def refuse_closed(scheduler: AnyScheduler) -> None:
-    """Raise if a scheduler is a cluster's whose client was closed, before anything asks it and waits."""
-    if scheduler.is_closed:
+    if found.is_closed:  # before anything asks it and waits
         raise SchedulerLostError(
             "`scheduler=` is a `distributed.Client` that was closed, so nothing can run on its cluster. Connect a new "
             "one, `client = distributed.Client(...)`, and pass that, or leave `scheduler=` out."
         )
+    return found
 
 
 def _no_scheduler(scheduler: AnyScheduler, error: Exception) -> str:
@@ -184,9 +178,9 @@ def run_graph(
     return run
 
 
-def run_parts(scheduler: AnyScheduler, n_parts: int, run_part: Callable[[int], None], role: Role) -> PartsRun:
+def run_parts(scheduler: AnyScheduler, n_parts: int, run_part: Callable[[int], None], role: Role) -> Run:
     """Run numbered parts in threads of this process to their end; the current evaluation can watch and cancel it."""
-    run: PartsRun = scheduler.share(n_parts, run_part, role)
+    run: Run = scheduler.share(n_parts, run_part, role)
     follow(run)
     return run
 

@@ -130,10 +130,9 @@ class ResidentExecutor:
             for number, own in zip(homes.chunks[address], one.stacked, strict=True):
                 targets, mine = job.inputs.targets(number), own
                 if left_by is not None:
-                    stays = staying(targets)
-                    come = [place not in stays for place in range(len(targets))]
-                    mine = [part for part, comes in zip(own, itertools.cycle(come), strict=False) if comes]  # by seed
-                    targets = [target for target, comes in zip(targets, come, strict=True) if comes]
+                    stays, each = staying(targets), len(targets)
+                    mine = [part for place, part in enumerate(own) if place % each not in stays]  # seed by seed
+                    targets = [target for place, target in enumerate(targets) if place not in stays]
                 land(targets, mine, seeds)
         if left_by is not None:
             placed = itertools.product(seeds, job.placed_leaves)

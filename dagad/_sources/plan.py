@@ -44,7 +44,7 @@ class Plan:
         >>> Plan(10, 4).sampled((0, 2))
         Plan(n_rows=6, grainsize=4)
         """
-        return Plan(sum(map(_n_rows, map(self.chunk, numbers))), self.grainsize)
+        return Plan(sum(chunk.stop - chunk.start for chunk in map(self.chunk, numbers)), self.grainsize)
 
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
@@ -85,8 +85,8 @@ class GivenPlan:
 
     def sampled(self, numbers: Sequence[int]) -> GivenPlan:
         """Return how the rows of some chunks are cut, one chunk after the other."""
-        bounds = itertools.accumulate(map(_n_rows, map(self.chunk, numbers)), initial=0)
-        return GivenPlan(tuple(bounds), self.grainsize)
+        sizes = (chunk.stop - chunk.start for chunk in map(self.chunk, numbers))
+        return GivenPlan(tuple(itertools.accumulate(sizes, initial=0)), self.grainsize)
 
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
@@ -104,10 +104,6 @@ class Chunk(NamedTuple):
     number: int
     start: int
     stop: int
-
-
-def _n_rows(chunk: Chunk) -> int:
-    return chunk.stop - chunk.start
 
 
 DRAWN_CHUNKS, DRAWN_WIDTH, DRAWN_HEIGHT = 100, 400, 30

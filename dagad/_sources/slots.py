@@ -24,7 +24,7 @@ from dagad._errors import StructureError
 from dagad._sources.base import Target, Targets, owned
 from dagad._types import Array, Cotangent, DType, Leaf
 from dagad._values import pytree
-from dagad._values.blocks import Blocks, full
+from dagad._values.blocks import Blocks
 
 ONE_SEED = range(1)
 
@@ -142,15 +142,15 @@ class Slots:
 
     def _write_shards(self, index: int, leaf: Leaf, rows: Any, cotangent: Cotangent) -> None:
         """Take what stays of a chunk, or the cotangent of Shards as a whole, which another operation gave."""
-        if rows is not None:
-            with self._lock:
-                self._written.write(index, rows.number, 1, 1, ONE_SEED)
-            self._arrays[index][rows.number] = cotangent
-            return
-        _check_cut(cotangent, leaf)
+        if rows is None:
+            _check_cut(cotangent, leaf)
+        first, n_rows, size = (0, 0, len(leaf.plan)) if rows is None else (rows.number, 1, 1)
         with self._lock:
-            self._written.write(index, 0, 0, len(leaf.plan), ONE_SEED)
-        self._arrays[index] = leaf.zeros() if cotangent is None else cotangent
+            self._written.write(index, first, n_rows, size, ONE_SEED)
+        if rows is None:
+            self._arrays[index] = leaf.zeros() if cotangent is None else cotangent
+        else:
+            self._arrays[index][rows.number] = cotangent
 
     def write_all(self, targets: Sequence[Target], cotangents: Sequence[Any] | None, seeds: range = ONE_SEED) -> None:
         """Copy one cotangent into each of some slots; None means zeros for all. There is one seed, the first."""
@@ -198,7 +198,9 @@ def cut_rows(seed: Cotangent, rows: slice | None) -> Any:
     """Return the part of a seed that belongs to some rows; None for zero."""
     if seed is None:
         return None
-    return full(seed) if rows is None else owned(seed, rows)
+    if isinstance(seed, Blocks):
+        return seed.full() if rows is None else seed.cut(rows)
+    return owned(seed, rows)
 
 
 class SparseSlots:
@@ -229,10 +231,9 @@ class SparseSlots:
                 found[seed] = _placed(found[seed], self._leaves[leaf], rows, part)
 
     def _write(self, index: int, rows: Any, seeds: range) -> None:
-        row_size = self._row_sizes[index]
         if rows is None:
             self._written.write(index, 0, 0, self._sizes[index], seeds)
-        elif row_size is None:  # of Shards
+        elif (row_size := self._row_sizes[index]) is None:  # of Shards
             self._written.write(index, rows.number, 1, 1, seeds)
         elif size := (n_rows := rows.stop - rows.start) * row_size:
             self._written.write(index, rows.start, n_rows, size, seeds)

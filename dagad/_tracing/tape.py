@@ -332,7 +332,7 @@ def pull_many(
         for parent, parts in zip(node.parents, _through(node, entries), strict=True):
             _arrive(arrived, parent, parts)
     pairs = zip((at_roots[root] for root in roots), leaves, strict=True)
-    return [[_cast(part, leaf) for part in parts] for parts, leaf in pairs]
+    return [[part if isinstance(part, Blocks) else like(part, leaf) for part in parts] for parts, leaf in pairs]
 
 
 def _through(node: AnyNode, entries: list[Any]) -> list[list[Any]]:
@@ -358,13 +358,9 @@ def _sum(entry: Arrived, part: Cotangent) -> Arrived:
     if part is None:
         return entry
     if entry is None:
-        return _added(None, part)
+        return (part, False) if type(part) in _BARE else _added(None, part)
     whole = full(entry[0])
     return _added((whole, entry[1] or whole is not entry[0]), full(part))
-
-
-def _cast(part: Cotangent, leaf: Leaf) -> Any:
-    return part if isinstance(part, Blocks) else like(part, leaf)
 
 
 # A tape of more nodes is measured by samples: looking behind each of them costs as much as recording it.

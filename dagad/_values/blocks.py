@@ -35,7 +35,7 @@ class Blocks:
             array[rows] = values
         return array
 
-    def __getitem__(self, rows: slice) -> Any:
+    def cut(self, rows: slice) -> Any:
         """Return some rows; None where they are zero."""
         found = None
         for own, values in self.parts:
@@ -52,9 +52,9 @@ def full(seed: Cotangent) -> Any:
 
 
 def runs_of(seed: Cotangent) -> list[tuple[slice, Any]]:
-    """Return the rows of a seed that may differ from zero, run by run in their order, and what stands there."""
+    """Return the rows of a seed that may differ from zero, run by run, and what stands there."""
     if isinstance(seed, Blocks):
-        return sorted(seed.parts, key=lambda run: run[0].start)
+        return seed.parts
     return [] if seed is None else [(slice(None), seed)]
 
 

@@ -19,7 +19,6 @@ class ForeignRun(Run):
     def __init__(self, get: Callable[..., Any], graph: Graph, keys: list[Key], on_result: OnResult, keep: set[Key]):
         self._get, self._graph, self._keys, self._on_result, self._keep = get, graph, keys, on_result, keep
         self.kept: dict[Key, Any] = {}
-        self._done = False
 
     def wait(self, timeout: float | None = None) -> None:
         """Compute everything; a Dask ``get`` can't be left early, so `timeout` has no effect."""
@@ -30,7 +29,6 @@ class ForeignRun(Run):
                 self.kept[key] = result
             else:
                 self._on_result(key, result)
-        self._done = True
 
     def cancel(self) -> None:
         """Do nothing: a Dask ``get`` can't be left early."""

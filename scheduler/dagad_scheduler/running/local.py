@@ -61,7 +61,6 @@ class LocalRun(Run):
         self._stopped = self._cancelled = False
         self._idle = 0
         self._helpers, self._told = helpers, told
-        self.cpu_seconds, self.n_workers = 0.0, 0
         self._prepare()
 
     def _prepare(self) -> None:

@@ -38,7 +38,6 @@ class PartsRun(Run):
         self._failures: list[tuple[int, BaseException]] = []
         self._stopped = False
         self._seconds = 0.0
-        self.cpu_seconds, self.n_workers = 0.0, 0
 
     def wait(self, timeout: float | None = None) -> None:
         """Run parts in the calling thread too, until all are done; `timeout` has no effect."""
