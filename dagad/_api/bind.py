@@ -148,7 +148,7 @@ def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:
 def _refuse_elsewhere(shards: Placed, chosen: Any) -> None:
     """Raise if Shards are not where a reduction is to run, or are gone."""
     there, here, another = shards.scheduler, chosen.name, ""
-    if getattr(there, "is_closed", False):
+    if there.is_closed:
         raise SchedulerLostError(
             "The Shards were placed by a `distributed.Client` that was closed, and are gone with it. Place the data "
             "again, `shards = dagad.shard(data)`, while a client is open."

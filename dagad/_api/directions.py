@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextvars
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 from dagad._api.program import Program
 from dagad._errors import PlanError, add_note_once
@@ -27,6 +27,17 @@ from dagad_scheduler.private import DataNode, Task, TaskRef
 # What a group of directions gives: the program's value with what comes along, and one thing per direction.
 Found = tuple[Any, Any, Any]
 Group = Callable[[Program, int, int], Found]  # the number of the group, and how many there are
+Begin = Callable[[Program, int], list[Callable[[], Found]]]  # begins once for so many threads; what runs the groups
+
+
+class SideBySide(Protocol):
+    """What runs groups of directions at the same time."""
+
+    def run(self, what: str, program: Program, group: Group, begin: Begin, most: int | None = None) -> list[Found]:
+        """Return what groups give of a program; `most` is how many there may be, if that is known.
+
+        The error of the first that fails is raised.
+        """
 
 
 class Shared:
@@ -35,9 +46,9 @@ class Shared:
     def __init__(self, n_threads: int) -> None:
         self.n_groups = n_threads
 
-    def run(self, what: str, acts: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return what functions return, all at work at the same time; the error of the first that fails is raised."""
-        line = users_line()
+    def run(self, what: str, program: Program, group: Group, begin: Begin, most: int | None = None) -> list[Found]:
+        del group, most
+        acts, line = begin(program, self.n_groups), users_line()
         with ThreadPoolExecutor(min(self.n_groups, len(acts)), "dagad-directions") as pool:
             try:
                 # Each in a copy of this context: reductions inside find their scheduler there, and settings.
@@ -53,11 +64,11 @@ class Elsewhere:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        count = getattr(scheduler, "n_threads", None)
-        self.n_groups = max((os.cpu_count() or 1) if count is None else int(count()), 1)
+        count = scheduler.n_threads()
+        self.n_groups = max((os.cpu_count() or 1) if count is None else count, 1)
 
-    def run(self, what: str, program: Program, group: Group, most: int | None) -> list[Found]:
-        """Return what groups give of a program; `most` is how many there may be, if that is known."""
+    def run(self, what: str, program: Program, group: Group, begin: Begin, most: int | None = None) -> list[Found]:
+        del begin
         names, count = new_names(program.name), min(self.n_groups, self.n_groups if most is None else max(most, 1))
         recipe, results = names("input", "program"), dict[Any, Found]()
         keys = [names("value", number) for number in range(count)]
@@ -87,7 +98,7 @@ def is_followed(fun: object) -> bool:
         return patches.has_opened_here() or (patches.somebody_traces() and carries_traced(fun))
 
 
-def side_by_side(scheduler: AnyScheduler, fun: object) -> Shared | Elsewhere | None:
+def side_by_side(scheduler: AnyScheduler, fun: object) -> SideBySide | None:
     """Return what runs directions in parallel on a scheduler; None where nothing would be gained, or may be.
 
     Where somebody follows what a program gives, all of it stays in his thread. A checkpoint writes down reductions in

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._api.directions import Elsewhere, Found, Shared, bounds
+from dagad._api.directions import Found, SideBySide, bounds
 from dagad._api.program import Program, fitting
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._kernels.context import VALUES_FIRST, like_here
 from dagad._tracing.tape import pull_many
 from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
-from dagad._values.blocks import Blocks, full
+from dagad._values.blocks import Blocks, full, runs_of
 
 # So many directions go through a program at once: each costs the memory of one more tangent of everything.
 DIRECTIONS_AT_ONCE = 16
@@ -71,11 +72,8 @@ class Dense:
             return anp.reshape(stacked, (*shape, *np.shape(plain)))
         dense = np.zeros((len(cotangents), *np.shape(plain)), pytree.dtype_of(plain))
         for row, part in zip(dense, cotangents, strict=True) if dense.ndim > 1 else ():
-            if isinstance(part, Blocks):
-                for rows, values in part.parts:
-                    row[rows] = values
-            elif part is not None:
-                row[...] = part
+            for rows, values in runs_of(part):
+                row[rows] = values
         if dense.ndim == 1:
             dense[:] = [0 if part is None else part for part in cotangents]
         return dense.reshape((*shape, *np.shape(plain)))
@@ -114,33 +112,21 @@ class Sparse:
 
 def _entries(part: Cotangent, leaf: Leaf) -> tuple[Any, Any]:
     """Return the places and values of a cotangent that may differ from zero, in order."""
-    if part is None:
-        return np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf))
-    if not isinstance(part, Blocks):
-        flat = np.ravel(part)
+    found = [(np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf)))]
+    for rows, values in sorted(runs_of(part), key=lambda run: run[0].start):
+        flat = np.ravel(values)
         places = np.flatnonzero(flat)
-        return places, flat[places]
-    each = int(np.prod(part.shape[1:]))
-    runs = sorted(part.parts, key=lambda run: run[0].start)
-    columns = [np.arange(rows.start * each, rows.stop * each) for rows, _ in runs]
-    places, flat = np.concatenate(columns), np.concatenate([np.ravel(values) for _, values in runs])
-    return places[flat != 0], flat[flat != 0]
+        found.append((places + (rows.start or 0) * math.prod(np.shape(values)[1:]), flat[places]))
+    places, flat = map(np.concatenate, zip(*found, strict=True))
+    return places, flat
 
 
-def rows(program: Program, layout: Layout, side_by_side: Shared | Elsewhere | None = None) -> tuple[Any, Any]:
+def rows(program: Program, layout: Layout, side_by_side: SideBySide | None = None) -> tuple[Any, Any]:
     """Return the Jacobian of a program, recorded once and pulled from each entry of its value; and what came along."""
     _refuse_placed(program.leaves)
     _refuse_complex(program.leaves)
     with like_here(VALUES_FIRST):
-        if isinstance(side_by_side, Elsewhere):
-            groups = side_by_side.run("rows", program, pulled, None)
-        elif side_by_side is None:
-            groups = [pulled(program, 0, 1)]
-        else:
-            tape, count = _Tape(program), side_by_side.n_groups
-            count = max(min(count, tape.n_rows), 1)
-            acts = [functools.partial(tape.pulled, number, count) for number in range(count)]
-            groups = [(tape.value, tape.aux, found) for found in side_by_side.run("rows", acts)]
+        groups = [pulled(program, 0, 1)] if side_by_side is None else side_by_side.run("rows", program, pulled, _pulls)
     (value, aux, _), n_leaves = groups[0], len(program.leaves)
     columns = [[part for _, _, found in groups for part in found[leaf]] for leaf in range(n_leaves)]
     outputs, treedef = pytree.flatten(value)
@@ -157,8 +143,14 @@ def rows(program: Program, layout: Layout, side_by_side: Shared | Elsewhere | No
 def pulled(program: Program, number: int, count: int) -> Found:
     """Record a program, and pull a group of the rows of its Jacobian."""
     with like_here(VALUES_FIRST):
-        tape = _Tape(program)
-        return tape.value, tape.aux, tape.pulled(number, count)
+        return _Tape(program).pulled(number, count)
+
+
+def _pulls(program: Program, n_threads: int) -> list[Callable[[], Found]]:
+    """Record a program; return what pulls groups of the rows of its Jacobian through its tape."""
+    tape = _Tape(program)
+    count = max(min(n_threads, tape.n_rows), 1)
+    return [functools.partial(tape.pulled, number, count) for number in range(count)]
 
 
 class _Tape:
@@ -172,7 +164,7 @@ class _Tape:
         _refuse_complex([leaf for _, leaf in self._active])
         self.n_rows = sum(int(np.size(leaf)) for _, leaf in self._active)
 
-    def pulled(self, number: int, count: int) -> list[list[Any]]:
+    def pulled(self, number: int, count: int) -> Found:
         """Return the cotangents of each leaf for a group of rows."""
         start, stop = bounds(number, count, self.n_rows)
         entries = [(place, leaf, index) for place, leaf in self._active for index in range(np.size(leaf))]
@@ -181,7 +173,7 @@ class _Tape:
             [Blocks.one_hot(leaf, index) if other == place else None for other in range(self._n_outputs)]
             for place, leaf, index in entries[start:stop]
         ]
-        return pull_many(self._ends, seeds, self._roots, self._program.leaves)
+        return self.value, self.aux, pull_many(self._ends, seeds, self._roots, self._program.leaves)
 
 
 def _active(outputs: Sequence[Any]) -> list[tuple[int, Any]]:
@@ -189,26 +181,15 @@ def _active(outputs: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(n, pytree.plain(one)) for n, one in enumerate(outputs) if pytree.is_differentiable_or_traced(one)]
 
 
-def _fitting(parts: Sequence[Any], leaf: Leaf) -> list[Any]:
-    return [part if part is None or isinstance(part, Blocks) else fitting(part, leaf) for part in parts]
-
-
-def columns(program: Program, side_by_side: Shared | Elsewhere | None = None) -> tuple[Any, Any]:
+def columns(program: Program, side_by_side: SideBySide | None = None) -> tuple[Any, Any]:
     """Return the Jacobian of a program, pushed in the direction of each entry of its leaves; and what came along."""
     _refuse_placed(program.leaves)
     _refuse_complex(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
-    n_columns = sum(int(np.size(leaf)) for leaf in plain)
-    if isinstance(side_by_side, Elsewhere):
-        groups = side_by_side.run("columns", program, pushed, n_columns)
-    elif side_by_side is None:
+    if side_by_side is None:
         groups = [pushed(program, 0, 1)]
     else:
-        # No more at once than without threads, and as many for each.
-        n_rounds = -(-n_columns // (side_by_side.n_groups * DIRECTIONS_AT_ONCE))
-        count = max(min(side_by_side.n_groups * n_rounds, n_columns), 1)
-        acts = [functools.partial(pushed, program, number, count) for number in range(count)]
-        groups = side_by_side.run("columns", acts)
+        groups = side_by_side.run("columns", program, pushed, _pushes, _n_columns(program))
     (value, aux, _), moved = groups[0], [tangents for _, _, some in groups for tangents in some]
     outputs, treedef = pytree.flatten(value)
     found: list[Any] = []
@@ -221,6 +202,22 @@ def columns(program: Program, side_by_side: Shared | Elsewhere | None = None) ->
         parts = [_column([next(rest) for _ in range(np.size(leaf))], output, leaf) for leaf in plain]
         found.append(program.arranged(parts))
     return pytree.unflatten(treedef, found), aux
+
+
+def _fitting(parts: Sequence[Any], leaf: Leaf) -> list[Any]:
+    return [part if part is None else fitting(part, leaf) for part in parts]
+
+
+def _n_columns(program: Program) -> int:
+    return sum(int(np.size(pytree.plain(leaf))) for leaf in program.leaves)
+
+
+def _pushes(program: Program, n_threads: int) -> list[Callable[[], Found]]:
+    """Return what pushes a program in groups: no more at once than without threads, and as many for each."""
+    n_columns = _n_columns(program)
+    n_rounds = -(-n_columns // (n_threads * DIRECTIONS_AT_ONCE))
+    count = max(min(n_threads * n_rounds, n_columns), 1)
+    return [functools.partial(pushed, program, number, count) for number in range(count)]
 
 
 def pushed(program: Program, number: int, count: int) -> Found:

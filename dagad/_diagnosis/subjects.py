@@ -10,7 +10,6 @@ from dask.delayed import Delayed
 from dagad._diagnosis.checks import FunctionSubject, GraphSubject, Subject
 from dagad._engines.explicit import Explicit
 from dagad._errors import NotDifferentiableError
-from dagad._sources.shards import Shards
 from dagad._types import Function
 from dagad._values import pytree
 
@@ -20,7 +19,7 @@ def subject_of(fun: Function, args: Sequence[Any]) -> Subject:
     if isinstance(fun, Delayed):
         return GraphSubject(fun, args)
     leaves = pytree.flatten(args)[0]
-    if any(isinstance(leaf, Shards) for leaf in leaves) and not any(map(pytree.is_differentiable, leaves)):
+    if any(map(pytree.is_placed, leaves)) and not any(map(pytree.is_differentiable, leaves)):
         raise NotDifferentiableError(
             "Shards were to be checked, whose numbers can't be moved by small steps here. Check with the data that "
             "they are made of, `shards.gather()`, or with other arguments beside them."

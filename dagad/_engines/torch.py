@@ -275,7 +275,7 @@ class _Watch(TorchFunctionMode):
     def __init__(self, base: Any, is_derived: bool) -> None:
         super().__init__()
         self._name, self._is_derived = base.name, is_derived
-        self._is_also_numpys = getattr(base, "is_also_numpys", False)
+        self._is_also_numpys = base.is_also_numpys
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
         if func in _OUT_OF_TORCH and _is_differentiated(args[0]):

@@ -37,7 +37,6 @@ from dagad._types import AnyScheduler, Tree, Value
 from dagad._values.shipping import Portable
 from dagad._words import Listing, described
 from dagad_scheduler import (
-    LocalRun as LocalRun,
     Names,
     Progress,
     ResultsLost,
@@ -57,7 +56,6 @@ from dagad_scheduler.process import calm_process as calm_process
 from dagad_scheduler.roles import words_of
 from dagad_scheduler.run import inside_task as inside_task
 from dagad_scheduler.running.callbacks import is_watched as is_watched
-from dagad_scheduler.running.parts import PartsRun
 from dagad_scheduler.running.resolve import is_inside_any_task as is_inside_any_task
 
 Backward = Callable[[], Any]
@@ -88,17 +86,12 @@ def find_scheduler(scheduler: AnyScheduler) -> Scheduler:
         found = resolve(scheduler)
     except (ValueError, TypeError, RuntimeError) as error:
         raise PlanError(_no_scheduler(scheduler, error)) from None
-    refuse_closed(found)
-    return found
-
-
-def refuse_closed(scheduler: AnyScheduler) -> None:
-    """Raise if a scheduler is a cluster's whose client was closed, before anything asks it and waits."""
-    if getattr(scheduler, "is_closed", False):
+    if found.is_closed:  # before anything asks it and waits
         raise SchedulerLostError(
             "`scheduler=` is a `distributed.Client` that was closed, so nothing can run on its cluster. Connect a new "
             "one, `client = distributed.Client(...)`, and pass that, or leave `scheduler=` out."
         )
+    return found
 
 
 def _no_scheduler(scheduler: AnyScheduler, error: Exception) -> str:
@@ -142,10 +135,10 @@ def graph_width(n_tasks: int) -> int:
         )
     if n_tasks <= 2 * NARROWEST:
         return NARROWEST
-    scheduler: Any = resolve()
-    if hasattr(scheduler, "n_threads"):  # of workers, which may be more when it comes to run
-        return max(TASKS_PER_THREAD * int(scheduler.n_threads()), NARROWEST_OF_CLUSTER)
-    return max(TASKS_PER_THREAD * int(scheduler.workers or 1), NARROWEST)
+    scheduler = resolve()
+    if (count := scheduler.n_threads()) is not None:  # of workers, which may be more when it comes to run
+        return max(TASKS_PER_THREAD * count, NARROWEST_OF_CLUSTER)
+    return max(TASKS_PER_THREAD * (scheduler.workers or 1), NARROWEST)
 
 
 def calm_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:
@@ -185,9 +178,9 @@ def run_graph(
     return run
 
 
-def run_parts(scheduler: AnyScheduler, n_parts: int, run_part: Callable[[int], None], role: Role) -> PartsRun:
+def run_parts(scheduler: AnyScheduler, n_parts: int, run_part: Callable[[int], None], role: Role) -> Run:
     """Run numbered parts in threads of this process to their end; the current evaluation can watch and cancel it."""
-    run: PartsRun = scheduler.share(n_parts, run_part, role)
+    run: Run = scheduler.share(n_parts, run_part, role)
     follow(run)
     return run
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagad._executors.evaluation import LocalRun, Run, Scheduler, calm_here, new_names, run_graph
+from dagad._executors.evaluation import Run, Scheduler, calm_here, new_names, run_graph
 from dagad._executors.first import first_refused
 from dagad._executors.graph_tasks import (
     Measure,
@@ -32,7 +32,7 @@ from dagad._kernels.batch import BatchSeeds
 from dagad._kernels.chunks import Names
 from dagad._kernels.inputs import Targets
 from dagad._kernels.job import Job, Land, Results, Seeds, Spent, nested
-from dagad._sources.base import Stays
+from dagad._sources.base import staying
 from dagad._sources.plan import Chunk
 from dagad._sources.shards import Kept
 from dagad._types import Value
@@ -204,10 +204,7 @@ class GraphExecutor:
         with first_refused(self._scheduler, job, "call", (), self.group):
             run = run_graph(self._scheduler, graph, keys, landed, keep=keep, kept=job.kept())
         wall = time.perf_counter() - began
-        if isinstance(run, LocalRun):
-            results.spent = Spent(run.cpu_seconds, wall, run.n_workers)
-        else:
-            results.spent = Spent(wall, wall, 0)
+        results.spent = Spent(run.cpu_seconds if run.n_workers else wall, wall, run.n_workers)
         return run
 
 
@@ -309,6 +306,5 @@ def _stays(at: Sequence[Targets], chunks: Sequence[Chunk], keeper: Callable[[int
     return [
         (index, place, keeper(chunk.number, place))
         for index, chunk in enumerate(chunks)
-        for place, (_, rows) in enumerate(at[chunk.number])
-        if type(rows) is Stays
+        for place in staying(at[chunk.number])
     ]

@@ -254,6 +254,11 @@ class Profile:
         return list(dict.fromkeys(reason for call in list(self.calls) for reason in call.refusals))
 
     @property
+    def remark(self) -> str:
+        """What a line about it ends with: the error, or what ran and what did not."""
+        return self.error or " + ".join(self.executors) + f" ({'; '.join(self.fallbacks)})" * bool(self.fallbacks)
+
+    @property
     def n_compiled(self) -> int:
         """How often something was compiled for its operations; see `Call`."""
         return sum(call.n_compiled for call in list(self.calls))

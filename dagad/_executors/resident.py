@@ -15,7 +15,7 @@ from dagad._executors.routes import FEWEST_WORKERS, Trip
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees, whole_row
 from dagad._kernels.job import Job, Land, Residuals, Results, Seeds, Spent
-from dagad._sources.base import Stays
+from dagad._sources.base import staying
 from dagad._sources.plan import AnyPlan
 from dagad._sources.rows import Rows
 from dagad._values import fingerprint
@@ -115,10 +115,9 @@ class ResidentExecutor:
                 results.stacked[number], results.notes[number] = own, note
         if left_by is not None:
             left = [LeftRows(left_by, place) for place in range(n_staying(job))]
-            for number, targets in enumerate(job.stacked_at or ()):
-                mine = iter(left)
-                pairs = zip(targets, results.stacked[number], strict=True)
-                results.stacked[number] = [next(mine) if type(rows) is Stays else part for (_, rows), part in pairs]
+            for own, targets in zip(results.stacked, job.stacked_at or (), strict=True):
+                for place, rest in zip(staying(targets), left, strict=True):
+                    own[place] = rest
         return results
 
     @staticmethod
@@ -131,9 +130,9 @@ class ResidentExecutor:
             for number, own in zip(homes.chunks[address], one.stacked, strict=True):
                 targets, mine = job.inputs.targets(number), own
                 if left_by is not None:
-                    come = [type(rows) is not Stays for _, rows in targets]
-                    mine = [part for part, comes in zip(own, itertools.cycle(come), strict=False) if comes]  # by seed
-                    targets = [target for target, comes in zip(targets, come, strict=True) if comes]
+                    stays, each = staying(targets), len(targets)
+                    mine = [part for place, part in enumerate(own) if place % each not in stays]  # seed by seed
+                    targets = [target for place, target in enumerate(targets) if place not in stays]
                 land(targets, mine, seeds)
         if left_by is not None:
             placed = itertools.product(seeds, job.placed_leaves)

@@ -21,7 +21,6 @@ from dagad._sources.lineage import Expression, evaluated, scaled_rows
 from dagad._sources.packed import is_packed
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import Rows
-from dagad._sources.samples import sampled_plan
 from dagad._types import Args, Value
 from dagad._values import pytree
 from dagad._values.buffers import pack_tree, unpack_tree
@@ -82,7 +81,7 @@ class ResidentProgram:
 
     def contexts(self, sample: Sequence[int] | None) -> list[ChunkContext]:
         """Return what is said of chunks, of all or of some, by their numbers, that are all that there is."""
-        return self._whole if sample is None else self._contexts(sampled_plan(self._plan, sample))
+        return self._whole if sample is None else self._contexts(self._plan.sampled(sample))
 
     def is_current(self) -> bool:
         """Return whether it still is what was sent: what others share with it may have changed with them."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from dagad._executors.resident_program import Sent
 from dagad._kernels.job import Job, Seeds
-from dagad._sources.base import Key, Stays, owned
+from dagad._sources.base import Key, owned, staying
 from dagad._sources.lineage import Expression, Inputs
 from dagad._sources.plan import AnyPlan
 from dagad._values import pytree
@@ -96,7 +96,7 @@ def _is_all_placed(job: Job) -> bool:
 
 def n_staying(job: Job) -> int:
     """Return how many of the stacked leaves of a chunk stay in Shards; as many in each."""
-    return sum(type(rows) is Stays for _, rows in job.stacked_at[0]) if job.stacked_at else 0
+    return len(staying(job.stacked_at[0])) if job.stacked_at else 0
 
 
 def own_messages(

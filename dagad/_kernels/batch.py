@@ -201,8 +201,7 @@ def refuse_another(before: object, now: object, name: str, where: str | None = N
 
 
 def _numbers(result: Value) -> list[Any]:
-    leaves = pytree.flatten((result.reduced, result.stacked) if isinstance(result, Batched) else result)[0]
-    return [np.asarray(leaf) for leaf in leaves if pytree.is_differentiable(leaf)]
+    return [np.asarray(leaf) for leaf in pytree.flatten(result)[0] if pytree.is_differentiable(leaf)]
 
 
 def _size(array: Array) -> float:

@@ -118,8 +118,9 @@ class ChunkFunction(Recordable, Portable):
 
     def names_of_leaves(self) -> list[str]:
         """Return what sentences call those shared leaves that are being differentiated."""
-        marks = [_Mark() for _ in range(self._n_hoisted + sum(len(p.positions) for p in self._shared))]
-        return [name for name, leaf in self.named_shared(marks) if type(leaf) is _Mark]
+        marks = [object() for _ in range(self._n_hoisted + sum(len(p.positions) for p in self._shared))]
+        mine = set(map(id, marks))
+        return [name for name, leaf in self.named_shared(marks) if id(leaf) in mine]
 
     def value(
         self, context: ChunkContext, rows: AnyRows, shared: Sequence[Any], sliced: Sequence[Any] | None = None
@@ -215,10 +216,6 @@ class ChunkFunction(Recordable, Portable):
 
 def _in_two(cotangents: list[Any], n_shared: int, has_sliced: bool) -> tuple[Any, ...]:
     return (cotangents[:n_shared], cotangents[n_shared:]) if has_sliced and n_shared else (cotangents,)
-
-
-class _Mark:
-    """Stands for a leaf that is being differentiated."""
 
 
 _NUMBERS, _BARE = frozenset({float, np.float64}), frozenset({float, np.float64, np.ndarray})

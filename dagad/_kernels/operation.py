@@ -37,7 +37,7 @@ from dagad._kernels.job import Executor, Job, Land, Residuals, Results
 from dagad._kernels.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
 from dagad._kernels.replay import bring_along, of_job
 from dagad._remembered import Remembered
-from dagad._sources.base import Stays
+from dagad._sources.base import staying
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
 from dagad._sources.slots import Slots, SparseSlots, cut_rows
@@ -48,28 +48,61 @@ from dagad._values.carried import Carried
 from dagad._values.partition import Partition
 
 
+class State:
+    """What becomes of an operation between value and gradient; what is not said otherwise is that of `ValueOnly`."""
+
+    __slots__ = ()
+    gradient: list[Any] | None = None  # for the seed 1
+
+    def pull(self, operation: Operation, leaves: Sequence[Any], seeds: Sequence[_Seeds], land: Land) -> bool:
+        """Pull what was left behind; return whether it is there."""
+        del operation, leaves, seeds, land
+        return False
+
+    def release(self) -> None:
+        """Let go of what was left behind: nobody will pull again."""
+
+
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(State):
     """Residuals were left behind, and what the user's function carried, if it has to run again."""
 
     residuals: Residuals
     carried: Carried | None = None
     of_both: bool = False  # whether value and gradient were asked for, and these are what gave no number
 
+    def pull(self, operation: Operation, leaves: Sequence[Any], seeds: Sequence[_Seeds], land: Land) -> bool:
+        if self.carried is not None:
+            self.carried.refuse_changes()
+        job, profile = operation.job(leaves), written_profile()
+        job = job.value_and_grad(operation.policy.counters) if self.of_both else job
+        try:
+            if profile is None:
+                return self.residuals.pull(job, seeds, land)
+            with profile.calling(job, "pull", "gradient", operation.policy.counters) as call:
+                is_there = self.residuals.pull(job, seeds, land)
+                profile.pulled(call, operation.executor, self.residuals, is_there)
+            return is_there
+        except Exception as error:
+            bring_along(error, partial(of_job, job, "pull", seeds))
+            raise
+
+    def release(self) -> None:
+        self.residuals.release()
+
 
 @dataclass(frozen=True, slots=True)
-class WithGrad:
+class WithGrad(State):
     """The gradients for the seed 1 are there."""
 
     gradient: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ValueOnly:
+class ValueOnly(State):
     """Nothing was left behind."""
 
 
-State = Recorded | WithGrad | ValueOnly
 Found = tuple[Results, Residuals | None]
 MOST_REMEMBERED = 4096
 _GIVES_NUMBERS: Remembered[bool] = Remembered(MOST_REMEMBERED)
@@ -244,13 +277,14 @@ class Operation:
         for own, targets in zip(stacked, at, strict=True):
             for (leaf, rows), part in zip(targets, own, strict=True):
                 found.setdefault(leaf, []).append((rows, part))
-        whole = [self._put_together(found[leaf]) for leaf in sorted(found)]
+        placed = {at[0][place][0] for place in staying(at[0])}
+        whole = [self._put_together(found[leaf], leaf in placed) for leaf in sorted(found)]
         return Outputs(reduced, whole, results.notes, at)
 
-    def _put_together(self, parts: list[tuple[Any, Any]]) -> Any:
+    def _put_together(self, parts: list[tuple[Any, Any]], stays: bool) -> Any:
         """Return one leaf from what the chunks own of it."""
         rows, first = parts[0]
-        if type(rows) is Stays:
+        if stays:
             return self.sliced.shards[0].of_chunks({at.number: part for at, part in parts})
         return first if rows is None else joined([part for _, part in parts])
 
@@ -264,11 +298,11 @@ class Operation:
         """Return the cotangents of `leaves`, and the state that is left; may be called again, with other seeds."""
         if not self.gives_number(value):
             return self._pulled(leaves, value, state, seeds), state
-        if not isinstance(state, WithGrad):
-            before, state = state, WithGrad(self._pulled(leaves, value, state, [seed_of_one(value.reduced)]))
-            if isinstance(before, Recorded):
-                before.residuals.release()
-        return [scaled(part, seeds[0]) for part in state.gradient], state
+        if (gradient := state.gradient) is None:
+            gradient = self._pulled(leaves, value, state, [seed_of_one(value.reduced)])
+            state.release()
+            state = WithGrad(gradient)
+        return [scaled(part, seeds[0]) for part in gradient], state
 
     def _pulled(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Seeds) -> list[Any]:
         slots = Slots(leaves)
@@ -276,28 +310,9 @@ class Operation:
         return slots.seal()
 
     def _pull(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
-        if isinstance(state, Recorded) and state.carried is not None:
-            state.carried.refuse_changes()
-        if isinstance(state, Recorded):
-            job = self.job(leaves)
-            job = job.value_and_grad(self.policy.counters) if state.of_both else job
-            if self._pulls(state.residuals, job, seeds, land):
-                return
-        for number, one in enumerate(seeds):
-            self._pull_anew(leaves, value, one, number, land)
-
-    def _pulls(self, residuals: Residuals, job: Job, seeds: Sequence[_Seeds], land: Land) -> bool:
-        profile = written_profile()
-        try:
-            if profile is None:
-                return residuals.pull(job, seeds, land)
-            with profile.calling(job, "pull", "gradient", self.policy.counters) as call:
-                is_there = residuals.pull(job, seeds, land)
-                profile.pulled(call, self.executor, residuals, is_there)
-            return is_there
-        except Exception as error:
-            bring_along(error, partial(of_job, job, "pull", seeds))
-            raise
+        if not state.pull(self, leaves, seeds, land):
+            for number, one in enumerate(seeds):
+                self._pull_anew(leaves, value, one, number, land)
 
     def _pull_anew(self, leaves: Sequence[Any], value: Outputs, seeds: _Seeds, number: int, land: Land) -> None:
         """Run and pull at once: a job of the pullback."""
@@ -359,8 +374,8 @@ class _Seeds:
     @property
     def placed(self) -> list[Any]:
         """Those of stacked leaves that are Shards; None for zeros."""
-        at = self._at[0] if self._stacked else ()
-        return [self._stacked[leaf] for leaf, rows in at if type(rows) is Stays]
+        at = self._at[0] if self._stacked else []
+        return [self._stacked[at[place][0]] for place in staying(at)]
 
 
 def _unused(places: Sequence[Targets], seeded: Container[int]) -> frozenset[int]:

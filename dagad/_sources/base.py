@@ -33,6 +33,11 @@ Target = tuple[int, slice | Stays | None]
 Targets = list[Target]
 
 
+def staying(targets: Targets) -> list[int]:
+    """Return the places of those targets whose cotangents stay where they are computed, in Shards, and don't land."""
+    return [place for place, (_, rows) in enumerate(targets) if type(rows) is Stays]
+
+
 class Source(Protocol):
     """Rows, whatever they are kept in. All but `n_rows` and `piece` may be left as it is here.
 

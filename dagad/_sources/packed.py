@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dagad._sources.rows import GAP, Piece, Ragged, Rows, with_gaps
+from dagad._sources.rows import Piece, Rows, with_gaps
 from dagad._types import AnyRows, Leaf
 from dagad._values import pytree
 from dagad._values.shipping import Parcel, opened
@@ -50,16 +50,10 @@ class Unpacked:
     def packed(self, parts: Iterator[Any]) -> Rows:
         """Return the next parts, one per leaf, as rows of this structure: None for constants, zeros for None."""
         filled = iter(pytree.filled(parts, self.leaves))
-        return Rows.of(self.tree([_arranged(piece, filled) for piece in self.pieces]))
+        return Rows.of(self.tree([piece.arrange(filled) for piece in self.pieces]))
 
 
 FOR_SHARDS = "A tangent or cotangent of Shards"
-
-
-def _arranged(piece: object, parts: Iterator[Any]) -> Any:
-    if piece is GAP:
-        return next(parts)
-    return [item.partition.arrange(parts) for item in piece.parts] if type(piece) is Ragged else None
 
 
 def unpacked(group: Sequence[Any], likes: Sequence[Unpacked | None] | None = None) -> list[Unpacked | None]:

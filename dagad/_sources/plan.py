@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +35,16 @@ class Plan:
     def chunk(self, number: int) -> Chunk:
         start = number * self.grainsize
         return Chunk(number, start, min(start + self.grainsize, self.n_rows))
+
+    def sampled(self, numbers: Sequence[int]) -> Plan:
+        """Return how the rows of some chunks are cut, one chunk after the other.
+
+        A shorter chunk is the last one of a plan, and so of what is sampled of it.
+
+        >>> Plan(10, 4).sampled((0, 2))
+        Plan(n_rows=6, grainsize=4)
+        """
+        return Plan(sum(chunk.stop - chunk.start for chunk in map(self.chunk, numbers)), self.grainsize)
 
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
@@ -71,6 +82,11 @@ class GivenPlan:
 
     def chunk(self, number: int) -> Chunk:
         return Chunk(number, self.bounds[number], self.bounds[number + 1])
+
+    def sampled(self, numbers: Sequence[int]) -> GivenPlan:
+        """Return how the rows of some chunks are cut, one chunk after the other."""
+        sizes = (chunk.stop - chunk.start for chunk in map(self.chunk, numbers))
+        return GivenPlan(tuple(itertools.accumulate(sizes, initial=0)), self.grainsize)
 
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))

@@ -30,6 +30,7 @@ class Piece(Protocol):
     __slots__ = ()
     n_gaps: int = 0  # leaves that are missing, because they are being differentiated
     stays: bool = False  # whether it is the same object each time it is merged, and may be kept
+    is_made: bool = False  # whether it is made anew each time it is merged
     mark: str | None = None  # what it is called where it only stands for rows that come another way
 
     def merge(self, leaves: Iterator[Any]) -> Any:
@@ -39,6 +40,10 @@ class Piece(Protocol):
         """Return the cotangents that belong in the gaps, from one of the rows or None."""
         del cotangent
         return ()
+
+    def arrange(self, parts: Iterator[Any]) -> Any:
+        """Return the next of `parts` where there are gaps, arranged as the rows are, and None elsewhere."""
+        del parts
 
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
         """Yield each row as a piece, and its gaps; `first` is the number of the first gap among `leaves`."""
@@ -89,7 +94,7 @@ class Rows(Portable):
     def is_made(self) -> bool:
         """Whether some of the rows are made where they are used."""
         for piece in self._pieces:
-            if type(piece) is Made:
+            if piece.is_made:
                 return True
         return False
 
@@ -218,6 +223,7 @@ class Made(Piece):
     """Rows that ``make(*args)`` makes where and whenever they are used; all that travels is how."""
 
     __slots__ = ("args", "make")
+    is_made = True
 
     def __init__(self, make: Callable[..., Any], *args: Any) -> None:
         self.make, self.args = make, args
@@ -267,6 +273,9 @@ class _Gap(_Mark):
     def extract(self, cotangent: Cotangent) -> Sequence[Any]:
         return (cotangent,)
 
+    def arrange(self, parts: Iterator[Any]) -> Any:
+        return next(parts)
+
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
         return [(GAP, ((first, row),)) for row in range(len(leaves[first]))]
 
@@ -313,6 +322,9 @@ class Ragged(Piece):
     def extract(self, cotangent: Cotangent) -> Sequence[Any]:
         cotangents = [None] * len(self.parts) if cotangent is None else cotangent
         return [leaf for item, part in zip(self.parts, cotangents, strict=True) for leaf in item.extract(part)]
+
+    def arrange(self, parts: Iterator[Any]) -> Any:
+        return [item.partition.arrange(parts) for item in self.parts]
 
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
         for item in self.parts:

@@ -7,16 +7,13 @@ that numpy draws, these are promised to stay what they are. So a step has the sa
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dagad._errors import PlanError
 from dagad._sources.base import Placed
-from dagad._sources.plan import AnyPlan, GivenPlan, Plan
 from dagad._types import Value
 
 
@@ -60,18 +57,3 @@ def _whole_number(name: str, value: Value) -> int:
             + ("Give the number of the step, as the loop counts them." if name == "step" else "Give an int.")
         )
     return number
-
-
-def sampled_plan(plan: AnyPlan, numbers: Sequence[int]) -> AnyPlan:
-    """Return how the rows of some chunks are cut, one chunk after the other.
-
-    A shorter chunk is the last one of a plan, and so of what is sampled of it.
-
-    >>> sampled_plan(Plan(10, 4), (0, 2))
-    Plan(n_rows=6, grainsize=4)
-    """
-    chunks = [plan.chunk(number) for number in numbers]
-    if isinstance(plan, Plan):
-        return Plan(sum(chunk.stop - chunk.start for chunk in chunks), plan.grainsize)
-    bounds = itertools.accumulate((chunk.stop - chunk.start for chunk in chunks), initial=0)
-    return GivenPlan(tuple(bounds), plan.grainsize)

@@ -29,7 +29,7 @@ from dagad._sources.lineage import (
 )
 from dagad._sources.plan import AnyPlan, Chunk, html_of
 from dagad._sources.rows import ELSEWHERE, PACKED, Piece, joined_data
-from dagad._sources.samples import Drawn, drawn_numbers, sampled_plan
+from dagad._sources.samples import Drawn, drawn_numbers
 from dagad._tracebacks import public
 from dagad._types import AnyScheduler, Args, DType, Function, Kwargs, Leaf, Value
 from dagad._values import pytree
@@ -273,7 +273,7 @@ class Shards(metaclass=Listing):
             )
         numbers, whole = drawn_numbers(self.n_chunks, n_chunks, seed, step), self.kept
         keys = [self.keys[number] for number in numbers]
-        plan, kept = sampled_plan(self.plan, numbers), {key: whole[key] for key in keys}
+        plan, kept = self.plan.sampled(numbers), {key: whole[key] for key in keys}
         found = Shards(plan, self.scheduler, keys, kept, self._home, None, self.row_kind)
         found.drawn = Drawn(self, numbers)
         return found
@@ -312,7 +312,7 @@ class Shards(metaclass=Listing):
 
     def _where(self) -> str:
         gone = any(getattr(rows, "status", None) == "cancelled" for rows in self._kept.values())
-        why = "the client was closed" if getattr(self.scheduler, "is_closed", False) else "it was restarted"
+        why = "the client was closed" if self.scheduler.is_closed else "it was restarted"
         return f"{self.scheduler.name}{f', gone since {why}' if gone else ''}"
 
     def _repr_html_(self) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._sources.base import Stays, Target, Targets, owned
+from dagad._sources.base import Target, Targets, owned
 from dagad._types import Array, Cotangent, DType, Leaf
 from dagad._values import pytree
 from dagad._values.blocks import Blocks
@@ -117,20 +117,15 @@ class Slots:
         self._written = _Written(leaves, missing, 1)
         self._lock, self._sealed = threading.Lock(), False
 
-    def write(self, index: int, rows: slice | Stays | None, cotangent: Cotangent) -> None:
+    def write(self, index: int, rows: Any, cotangent: Cotangent) -> None:
         """Copy a cotangent into a leaf's slot, or into some of its rows; None means zeros.
 
         What comes from a worker is checked here before it is believed.
         """
         if self._sealed:
             raise StructureError(f"The gradient of leaf {index} was to be written a second time, when it was complete.")
-        if isinstance(rows, Stays):
-            with self._lock:
-                self._written.write(index, rows.number, 1, 1, ONE_SEED)
-            self._arrays[index][rows.number] = cotangent
-            return
         if pytree.is_placed(self._leaves[index]):
-            self._write_shards(index, self._leaves[index], cotangent)
+            self._write_shards(index, self._leaves[index], rows, cotangent)
             return
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
         if type(cotangent) is not np.ndarray or cotangent.shape != target.shape or cotangent.dtype != target.dtype:
@@ -145,12 +140,17 @@ class Slots:
             self._written.write(index, first, n_rows, target.size, ONE_SEED)
         target[...] = 0 if cotangent is None else cotangent
 
-    def _write_shards(self, index: int, leaf: Leaf, cotangent: Cotangent) -> None:
-        """Take the cotangent of Shards as a whole, which another operation gave."""
-        _check_cut(cotangent, leaf)
+    def _write_shards(self, index: int, leaf: Leaf, rows: Any, cotangent: Cotangent) -> None:
+        """Take what stays of a chunk, or the cotangent of Shards as a whole, which another operation gave."""
+        if rows is None:
+            _check_cut(cotangent, leaf)
+        first, n_rows, size = (0, 0, len(leaf.plan)) if rows is None else (rows.number, 1, 1)
         with self._lock:
-            self._written.write(index, 0, 0, len(leaf.plan), ONE_SEED)
-        self._arrays[index] = leaf.zeros() if cotangent is None else cotangent
+            self._written.write(index, first, n_rows, size, ONE_SEED)
+        if rows is None:
+            self._arrays[index] = leaf.zeros() if cotangent is None else cotangent
+        else:
+            self._arrays[index][rows.number] = cotangent
 
     def write_all(self, targets: Sequence[Target], cotangents: Sequence[Any] | None, seeds: range = ONE_SEED) -> None:
         """Copy one cotangent into each of some slots; None means zeros for all. There is one seed, the first."""
@@ -213,7 +213,7 @@ class SparseSlots:
     def __init__(self, leaves: Sequence[Any], n_seeds: int) -> None:
         self._leaves, self._lock = leaves, threading.Lock()
         self._sizes = list(map(_size_of, leaves))
-        self._row_sizes = [0 if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf)[1:]) for leaf in leaves]
+        self._row_sizes = [None if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf)[1:]) for leaf in leaves]
         self._written = _Written(leaves, [size * n_seeds for size in self._sizes], n_seeds)
         self._found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
 
@@ -230,12 +230,12 @@ class SparseSlots:
                 found, seed = self._found[leaf], seeds.start + place
                 found[seed] = _placed(found[seed], self._leaves[leaf], rows, part)
 
-    def _write(self, index: int, rows: slice | Stays | None, seeds: range) -> None:
+    def _write(self, index: int, rows: Any, seeds: range) -> None:
         if rows is None:
             self._written.write(index, 0, 0, self._sizes[index], seeds)
-        elif isinstance(rows, Stays):
+        elif (row_size := self._row_sizes[index]) is None:  # of Shards
             self._written.write(index, rows.number, 1, 1, seeds)
-        elif size := (n_rows := rows.stop - rows.start) * self._row_sizes[index]:
+        elif size := (n_rows := rows.stop - rows.start) * row_size:
             self._written.write(index, rows.start, n_rows, size, seeds)
 
     def seal(self) -> list[list[Any]]:
@@ -257,17 +257,17 @@ def _is_same(dtype: DType, other: DType) -> bool:
     return bool(dtype == other or np.can_cast(dtype, other, "equiv"))
 
 
-def _placed(found: Cotangent, leaf: Leaf, rows: slice | Stays | None, part: Cotangent) -> Any:
+def _placed(found: Cotangent, leaf: Leaf, rows: Any, part: Cotangent) -> Any:
     """Return what was found of a leaf's cotangent together with one more part of it, after checking it."""
     if part is None:
         return found
-    if isinstance(rows, Stays):
+    if pytree.is_placed(leaf):
+        if rows is None:
+            _check_cut(part, leaf)
+            return part
         found = {} if found is None else found
         found[rows.number] = part
         return found
-    if pytree.is_placed(leaf):
-        _check_cut(part, leaf)
-        return part
     shape, dtype = pytree.shape_of(leaf), pytree.dtype_of(leaf)
     expected = shape if rows is None else (rows.stop - rows.start, *shape[1:])
     if np.shape(part) != expected or not _is_same(pytree.dtype_of(part), dtype):

@@ -115,6 +115,7 @@ class FlatFunction:
     out: Partition | None
 
     key: tuple[Any, ...] = ()
+    is_also_numpys = False  # whether numpy calls the function too, and its value is to be what comes of that
 
     @property
     def base(self) -> FlatFunction:

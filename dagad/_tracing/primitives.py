@@ -49,7 +49,7 @@ def rules_of(primitive: Any) -> Rules:
     if cell is None:
         return fun, vjp, jvp
     # Whoever has this primitive here may have given it a rule of his own.
-    return cell.fun, cell.vjp if type(vjp) is _Rule else vjp, cell.jvp if type(jvp) is _Rule else jvp
+    return cell.fun, cell.vjp if vjp is cell.given["vjp"] else vjp, cell.jvp if jvp is cell.given["jvp"] else jvp
 
 
 def _home_of(primitive: Any) -> tuple[str, str] | None:
@@ -68,12 +68,15 @@ def _import_primitive(module: str, name: str) -> Any:
 
 
 class _Cell:
-    """What an arrived primitive consists of; the primitive holds it."""
+    """What an arrived primitive consists of; the primitive holds it. `given` is what autograd's tables got of it."""
 
     fun: Callable[..., Any]
     vjp: Any = None
     jvp: Any = None
     key: _Key
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {"vjp": None, "jvp": None}
 
 
 class _Key:
@@ -133,9 +136,10 @@ def _fill_primitive(primitive: Function, rules: Rules) -> None:
         return
     cell.fun, cell.vjp, cell.jvp = rules
     for kind, table in _TABLES.items():
+        before, cell.given[kind] = cell.given[kind], None
         if getattr(cell, kind) is not None:
-            table[cell.key] = _Rule(cell, kind)
-        elif type(table.get(cell.key)) is _Rule:
+            table[cell.key] = cell.given[kind] = _Rule(cell, kind)
+        elif before is not None and table.get(cell.key) is before:
             del table[cell.key]
 
 

@@ -307,7 +307,7 @@ def like(cotangent: Cotangent, leaf: Leaf) -> Any:
 
 # Many cotangents at once: one walk over the tape; whole reductions get all of them together
 
-Arrived = Any  # None for zero, Blocks, or autograd's pair of a cotangent and whether it may be written to
+Arrived = tuple[Any, bool] | None  # autograd's pair of a cotangent and whether it may be written to; None for zero
 
 
 def pull_many(
@@ -323,7 +323,7 @@ def pull_many(
         if end is not None:
             _arrive(arrived, end, [seeds[place] for seeds in many])
     for node in downward(list(arrived)):
-        entries = [_value(entry) for entry in arrived.pop(node, ())]
+        entries = [None if entry is None else entry[0] for entry in arrived.pop(node, ())]
         if not entries:  # nothing but zeros went this way
             continue
         if node in at_roots:
@@ -332,7 +332,7 @@ def pull_many(
         for parent, parts in zip(node.parents, _through(node, entries), strict=True):
             _arrive(arrived, parent, parts)
     pairs = zip((at_roots[root] for root in roots), leaves, strict=True)
-    return [[_cast(part, leaf) for part in parts] for parts, leaf in pairs]
+    return [[part if isinstance(part, Blocks) else like(part, leaf) for part in parts] for parts, leaf in pairs]
 
 
 def _through(node: AnyNode, entries: list[Any]) -> list[list[Any]]:
@@ -357,18 +357,10 @@ def _arrive(arrived: dict[Any, list[Arrived]], node: AnyNode, parts: Sequence[An
 def _sum(entry: Arrived, part: Cotangent) -> Arrived:
     if part is None:
         return entry
-    if entry is None and isinstance(part, Blocks):
-        return part
-    previous = (entry.full(), True) if isinstance(entry, Blocks) else entry
-    return _added(previous, full(part))
-
-
-def _value(entry: Arrived) -> Any:
-    return entry if entry is None or isinstance(entry, Blocks) else entry[0]
-
-
-def _cast(part: Cotangent, leaf: Leaf) -> Any:
-    return part if isinstance(part, Blocks) else like(part, leaf)
+    if entry is None:
+        return (part, False) if type(part) in _BARE else _added(None, part)
+    whole = full(entry[0])
+    return _added((whole, entry[1] or whole is not entry[0]), full(part))
 
 
 # A tape of more nodes is measured by samples: looking behind each of them costs as much as recording it.

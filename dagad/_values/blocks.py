@@ -51,6 +51,13 @@ def full(seed: Cotangent) -> Any:
     return seed.full() if isinstance(seed, Blocks) else seed
 
 
+def runs_of(seed: Cotangent) -> list[tuple[slice, Any]]:
+    """Return the rows of a seed that may differ from zero, run by run, and what stands there."""
+    if isinstance(seed, Blocks):
+        return seed.parts
+    return [] if seed is None else [(slice(None), seed)]
+
+
 def is_seed(seed: Cotangent) -> bool:
     """Return whether a cotangent is not plainly zero; a traced one has derivatives even so."""
     if seed is None or pytree.is_traced(seed) or pytree.is_placed(seed):

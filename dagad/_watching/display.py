@@ -246,16 +246,5 @@ class Display:
 def row_of(what: Profile | Iteration) -> tuple[str, ...]:
     """Return the cells of a line."""
     value, norm = (f"{one:.8g}" if one is not None else "" for one in (what.value, what.gradient_norm))
-    if isinstance(what, Iteration):
-        return (
-            f"{what.number:,}",
-            "iteration",
-            value,
-            norm,
-            seconds_of(what.seconds),
-            f"{what.n_evaluations} evaluation{'s' * (what.n_evaluations != 1)}",
-        )
-    ran_by = what.error or " + ".join(what.executors)
-    if what.fallbacks and not what.error:
-        ran_by += f" ({'; '.join(what.fallbacks)})"
-    return f"{what.number:,}", what.name, value, norm, seconds_of(what.seconds), " ".join(ran_by.split())[:MOST_SAID]
+    remark = " ".join(what.remark.split())[:MOST_SAID]
+    return f"{what.number:,}", what.name, value, norm, seconds_of(what.seconds), remark

@@ -31,6 +31,16 @@ class Iteration(NamedTuple):
     n_evaluations: int
     seconds: float
 
+    @property
+    def name(self) -> str:
+        """What its line calls it."""
+        return "iteration"
+
+    @property
+    def remark(self) -> str:
+        """What its line ends with."""
+        return f"{self.n_evaluations} evaluation{'s' * (self.n_evaluations != 1)}"
+
 
 class Evaluations:
     """What was evaluated in a ``with dagad.progress()`` block.

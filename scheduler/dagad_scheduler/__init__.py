@@ -14,13 +14,11 @@ from dagad_scheduler.run import (
     WorkersUnfit as WorkersUnfit,
     task_depth as task_depth,
 )
-from dagad_scheduler.running.local import LocalRun as LocalRun
 from dagad_scheduler.running.resolve import resolve as resolve
 from dagad_scheduler.running.threads import Sync as Sync, Threads as Threads, get as get
 
 __all__ = [
     "Account",
-    "LocalRun",
     "Names",
     "Progress",
     "ResultsLost",

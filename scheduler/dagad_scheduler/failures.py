@@ -3,8 +3,8 @@
 distributed logs seven lines for each failed task, and an evaluation whose function is wrong fails in all its chunks at
 once. Whoever waits for it gets the error itself, so a line is enough.
 
-State: the filter that `log_one_line` puts on the log of distributed's worker when a task of ours has failed there. It
-looks at what is logged of keys of ours only, and holds the names of the evaluations that it has logged.
+State: `_ONE_LINE`, the filter that `log_one_line` puts on the log of distributed's worker when a task of ours failed
+there. It looks at what is logged of keys of ours only, and holds the names of the evaluations that it has logged.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def _worker() -> str | None:
 
 def log_one_line(logger: logging.Logger) -> None:
     """Have what is logged of failed tasks of ours shortened."""
-    if not any(type(one) is _OneLine for one in logger.filters):
-        logger.addFilter(_OneLine())
+    logger.addFilter(_ONE_LINE)  # which it has once
 
 
 class _OneLine(logging.Filter):
@@ -63,3 +62,6 @@ class _OneLine(logging.Filter):
                 "%r failed: %s. Its evaluation gets the error; its other chunks are not logged.", key, error
             )
         return False
+
+
+_ONE_LINE = _OneLine()

@@ -132,10 +132,13 @@ class Run(Protocol):
 
     `on_result(key, result)` has been called for every wanted key when `wait` returns. It is called from whatever thread
     the result lands in and has to be quick. `kept` then holds what was to stay where it was computed, for a later
-    `start(..., kept=run.kept)`; only the scheduler that made it can read it.
+    `start(..., kept=run.kept)`; only the scheduler that made it can read it. `cpu_seconds` and `n_workers` are what the
+    threads of this process have spent on it together, and how many they were: none where tasks run elsewhere.
     """
 
     kept: dict[Key, Any]
+    cpu_seconds: float = 0.0
+    n_workers: int = 0
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when all is done; raise what a task raised, or TimeoutError."""
@@ -144,18 +147,28 @@ class Run(Protocol):
         """Start no more tasks. `wait` then raises CancelledError."""
 
     def progress(self) -> Progress:
-        """Return what is done by now."""
+        """Return what is done by now, as far as it is told."""
+        return Progress()
 
     def account(self, *, detailed: bool = False) -> Account:
         """Return what it took, when it has ended; what has to be asked for elsewhere only if `detailed`."""
+        del detailed
+        return Account()
 
 
 class Scheduler(Protocol):
-    """Something that runs graphs."""
+    """Something that runs graphs.
 
-    @property
-    def name(self) -> str:
-        """What it is called in messages."""
+    Attributes
+    ----------
+    name
+        What it is called in messages.
+    is_closed
+        Whether what it ran on is gone for good.
+    """
+
+    name: str
+    is_closed: bool = False
 
     @property
     def remote(self) -> bool:
@@ -170,8 +183,18 @@ class Scheduler(Protocol):
     ) -> Run:
         """Start computing `keys`; tasks may also refer to what an earlier run `kept`."""
 
+    def share(self, n_parts: int, run_part: Callable[[int], None], role: str) -> Any:
+        """Return a run of numbered parts that need no graph; asked for where `workers` is a number."""
+        del n_parts, run_part, role
+
+    def n_threads(self) -> int | None:
+        """Return how many threads its workers had lately; None where `workers` says it."""
+        return None
+
     def lines(self) -> Any:
         """Return how to call residents of its workers directly; None if it has none."""
+        return None
 
     def alone(self) -> Scheduler:
         """Return a scheduler that does everything in the thread that waits, where that makes sense."""
+        return self

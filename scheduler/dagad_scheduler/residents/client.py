@@ -37,7 +37,7 @@ from dagad_scheduler.residents.messages import all_packed, has_buffers, nbytes
 from dagad_scheduler.residents.reports import TOPIC, OfClient
 from dagad_scheduler.residents.standing import Standing, standing_of
 from dagad_scheduler.roles import Key
-from dagad_scheduler.run import Account, Progress
+from dagad_scheduler.run import Account, Progress, Run
 from dagad_scheduler.workers import workers_of
 
 REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
@@ -404,7 +404,7 @@ class Lease:
             self._lines.let_go(self.number, self.addresses)
 
 
-class ResidentRun:
+class ResidentRun(Run):
     """One evaluation on the hot road; `replies` are there when `wait` returns."""
 
     def __init__(self, future: Future[Replies], n_values: int, n_gradients: int, calls: dict[str, Any]) -> None:

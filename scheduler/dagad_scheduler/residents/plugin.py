@@ -14,6 +14,7 @@ class Resident(WorkerPlugin):
     """Gives every worker a desk for calls in a hot loop, those that join later too."""
 
     name, idempotent = "dagad-resident", True
+    desk: Desk | None = None  # until it is open
 
     def setup(self, worker: Worker) -> None:
         """Open the desk."""

@@ -399,10 +399,10 @@ def rows_left_here(number: str, chunk: int, place: int) -> Any:
     from distributed import get_worker
 
     try:
-        desk = getattr(get_worker().plugins.get("dagad-resident"), "desk", None)
+        plugin: Any = get_worker().plugins.get("dagad-resident")
     except ValueError:  # no worker's task
         return None
-    return None if desk is None else desk.left_rows(number, chunk, place)
+    return None if plugin is None or plugin.desk is None else plugin.desk.left_rows(number, chunk, place)
 
 
 def _opened(payload: Sequence[Any]) -> Program:

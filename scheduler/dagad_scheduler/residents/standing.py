@@ -54,12 +54,12 @@ async def stand_for_loop(key: Key, address: str) -> None:
     from dagad_scheduler.private_distributed import SecedeEvent
 
     worker = get_worker()
-    desk = getattr(worker.plugins.get("dagad-resident"), "desk", None)
-    if desk is None or worker.address != address:
+    plugin: Any = worker.plugins.get("dagad-resident")
+    if plugin is None or plugin.desk is None or worker.address != address:
         return
     # What `distributed.secede` does for a thread.
     worker.handle_stimulus(SecedeEvent(key=key, compute_duration=0.0, stimulus_id=f"dagad-loop-{time.time()}"))
-    while desk.is_at_work(LINGER + 2 * LOOK_EVERY):
+    while plugin.desk.is_at_work(LINGER + 2 * LOOK_EVERY):
         await asyncio.sleep(LOOK_EVERY)
         task = worker.state.tasks.get(key)
         if task is None or task.state not in IS_ON:  # released by the client, or with it

@@ -30,7 +30,18 @@ from dagad_scheduler.private import LLGExpr
 from dagad_scheduler.process import calmed
 from dagad_scheduler.residents.client import Lines, lines_of
 from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, group_of, rank_of, role_of
-from dagad_scheduler.run import Account, Graph, Keys, OnResult, Progress, ResultsLost, SchedulerLost, WorkersLost
+from dagad_scheduler.run import (
+    Account,
+    Graph,
+    Keys,
+    OnResult,
+    Progress,
+    ResultsLost,
+    Run,
+    Scheduler,
+    SchedulerLost,
+    WorkersLost,
+)
 from dagad_scheduler.running.placement import anchored, homes_of
 from dagad_scheduler.running.suspects import find_deadly, suspects_of
 from dagad_scheduler.watching.pages import PAGE
@@ -78,7 +89,7 @@ class _OutOfTime(TimeoutError):
     """Whoever waits has waited long enough; a task of the user's may raise a TimeoutError too."""
 
 
-class ClusterRun:
+class ClusterRun(Run):
     """One graph on its way through a cluster."""
 
     def __init__(
@@ -294,7 +305,7 @@ def _revive(client: Client, kept: Mapping[Key, Any]) -> None:
         client.retry(lost)
 
 
-class Cluster:
+class Cluster(Scheduler):
     """Run graphs on the cluster of a `distributed.Client`."""
 
     name, remote, workers = "distributed", True, None
@@ -304,7 +315,7 @@ class Cluster:
         self._lines: Lines | None = None
 
     @property
-    def is_closed(self) -> bool:
+    def is_closed(self) -> bool:  # type: ignore[override]  # of others it is an attribute, which costs no call
         """Whether the client is, with which all goes that it held."""
         return str(self._client.status) == "closed"
 
@@ -359,6 +370,3 @@ class Cluster:
 
     def __hash__(self) -> int:
         return id(self._client)
-
-    def alone(self) -> Cluster:
-        return self

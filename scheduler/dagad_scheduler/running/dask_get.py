@@ -10,16 +10,15 @@ from typing import Any
 from dagad_scheduler.private import DataNode
 from dagad_scheduler.process import calmed
 from dagad_scheduler.roles import Key
-from dagad_scheduler.run import Account, Graph, Keys, OnResult, Progress
+from dagad_scheduler.run import Graph, Keys, OnResult, Run, Scheduler
 
 
-class ForeignRun:
-    """One graph handed whole to somebody else's scheduler."""
+class ForeignRun(Run):
+    """One graph handed whole to somebody else's scheduler, which doesn't tell how far it is."""
 
     def __init__(self, get: Callable[..., Any], graph: Graph, keys: list[Key], on_result: OnResult, keep: set[Key]):
         self._get, self._graph, self._keys, self._on_result, self._keep = get, graph, keys, on_result, keep
         self.kept: dict[Key, Any] = {}
-        self._done = False
 
     def wait(self, timeout: float | None = None) -> None:
         """Compute everything; a Dask ``get`` can't be left early, so `timeout` has no effect."""
@@ -30,22 +29,12 @@ class ForeignRun:
                 self.kept[key] = result
             else:
                 self._on_result(key, result)
-        self._done = True
 
     def cancel(self) -> None:
         """Do nothing: a Dask ``get`` can't be left early."""
 
-    def account(self, *, detailed: bool = False) -> Account:
-        """Return nothing: a Dask ``get`` doesn't tell."""
-        del detailed
-        return Account()
 
-    def progress(self) -> Progress:
-        """Return nothing: a Dask ``get`` doesn't tell."""
-        return Progress()
-
-
-class Foreign:
+class Foreign(Scheduler):
     """Run graphs with any Dask ``get``."""
 
     remote, workers = True, None
@@ -64,9 +53,3 @@ class Foreign:
         whole = calmed(dict(graph))
         whole.update({key: DataNode(key, value) for key, value in (kept or {}).items()})
         return ForeignRun(self._get, whole, list(keys), on_result, set(keep))
-
-    def lines(self) -> None:
-        """Return nothing: there are no workers to call."""
-
-    def alone(self) -> Foreign:
-        return self

@@ -29,12 +29,12 @@ from typing import Any
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.roles import PULLBACK_RANK, RANK_SHIFT, RANKS, VALUE_RANK, Key
-from dagad_scheduler.run import Account, Graph, OnResult, Progress, inside_task, is_inside_task, raise_first
+from dagad_scheduler.run import Account, Graph, OnResult, Progress, Run, inside_task, is_inside_task, raise_first
 from dagad_scheduler.running.callbacks import Told, is_watched, telling
 from dagad_scheduler.running.helpers import Helpers
 
 
-class LocalRun:
+class LocalRun(Run):
     """One graph on its way through the threads of this process."""
 
     def __init__(
@@ -61,7 +61,6 @@ class LocalRun:
         self._stopped = self._cancelled = False
         self._idle = 0
         self._helpers, self._told = helpers, told
-        self.cpu_seconds, self.n_workers = 0.0, 0
         self._prepare()
 
     def _prepare(self) -> None:

@@ -23,11 +23,11 @@ from typing import Any
 
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.roles import PULLBACK_RANK, RANKS, rank
-from dagad_scheduler.run import Account, Progress, inside_task, raise_first
+from dagad_scheduler.run import Account, Progress, Run, inside_task, raise_first
 from dagad_scheduler.running.helpers import Helpers
 
 
-class PartsRun:
+class PartsRun(Run):
     """The parts of one piece of work on their way; `run_part` runs one and puts away what it gives."""
 
     def __init__(self, n_parts: int, run_part: Callable[[int], None], helpers: Helpers | None, role: str) -> None:
@@ -38,7 +38,6 @@ class PartsRun:
         self._failures: list[tuple[int, BaseException]] = []
         self._stopped = False
         self._seconds = 0.0
-        self.cpu_seconds, self.n_workers = 0.0, 0
 
     def wait(self, timeout: float | None = None) -> None:
         """Run parts in the calling thread too, until all are done; `timeout` has no effect."""

@@ -17,14 +17,14 @@ import dask
 
 from dagad_scheduler.private import CPU_COUNT, convert_legacy_graph, ensure_dict
 from dagad_scheduler.roles import Key, depth_first, priorities
-from dagad_scheduler.run import Graph, Keys, OnResult
+from dagad_scheduler.run import Graph, Keys, OnResult, Scheduler
 from dagad_scheduler.running.callbacks import telling
 from dagad_scheduler.running.helpers import Helpers, lent
 from dagad_scheduler.running.local import LocalRun
 from dagad_scheduler.running.parts import PartsRun
 
 
-class Threads:
+class Threads(Scheduler):
     """Run graphs in the threads of this process, values before pullbacks.
 
     `num_workers` counts the thread that waits too; the others come from `pool`. Both are Dask's settings by default,
@@ -43,9 +43,6 @@ class Threads:
 
     def __init__(self, num_workers: int | None = None, pool: Executor | None = None, name: str = "threads") -> None:
         self.name, self._num_workers, self._pool = name, num_workers, pool
-
-    def lines(self) -> None:
-        """Return nothing: there are no workers to call."""
 
     def alone(self) -> Threads:
         return Threads(1, name=self.name)
