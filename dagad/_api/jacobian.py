@@ -13,7 +13,7 @@ import numpy as np
 
 from dagad._api.directions import Found, SideBySide, bounds
 from dagad._api.program import Program, fitting
-from dagad._errors import NotDifferentiableError, PlanError
+from dagad._errors import ClosureError, NotDifferentiableError, PlanError
 from dagad._kernels.context import VALUES_FIRST, like_here
 from dagad._tracing.tape import pull_many
 from dagad._types import Cotangent, Leaf, Value
@@ -127,6 +127,7 @@ def rows(program: Program, layout: Layout, side_by_side: SideBySide | None = Non
     _refuse_complex(program.leaves)
     with like_here(VALUES_FIRST):
         groups = [pulled(program, 0, 1)] if side_by_side is None else side_by_side.run("rows", program, pulled, _pulls)
+    _refuse_other_values(program, [one for one, _, _ in groups])
     (value, aux, _), n_leaves = groups[0], len(program.leaves)
     columns = [[part for _, _, found in groups for part in found[leaf]] for leaf in range(n_leaves)]
     outputs, treedef = pytree.flatten(value)
@@ -190,6 +191,7 @@ def columns(program: Program, side_by_side: SideBySide | None = None) -> tuple[A
         groups = [pushed(program, 0, 1)]
     else:
         groups = side_by_side.run("columns", program, pushed, _pushes, _n_columns(program))
+    _refuse_other_values(program, [one for one, _, _ in groups])
     (value, aux, _), moved = groups[0], [tangents for _, _, some in groups for tangents in some]
     outputs, treedef = pytree.flatten(value)
     found: list[Any] = []
@@ -230,10 +232,28 @@ def pushed(program: Program, number: int, count: int) -> Found:
         for place, leaf, index in entries[start:stop]
     ]
     value, aux, moved = program.push([[None] * len(plain)]) if not directions else (None, None, [])
+    values = []
     for first in range(0, len(directions), DIRECTIONS_AT_ONCE):
         value, aux, some = program.push(directions[first : first + DIRECTIONS_AT_ONCE])
+        values.append(value)
         moved = [*moved, *some]
+    _refuse_other_values(program, values)
     return value, aux, moved
+
+
+def _refuse_other_values(program: Program, values: Sequence[Any]) -> None:
+    """Raise if a program that was run for several groups of directions has not given the same bits each time."""
+    if len(values) > 1 and len({_bits_of(value) for value in values}) > 1:
+        raise ClosureError(
+            f"The Jacobian of `{program.name}` takes several runs of it, one for each group of directions, and they gave "
+            "different values: it draws random numbers, or reads what it changes. Its columns would be those of "
+            "different functions. Draw before the call, and pass what was drawn as an argument; or use `dagad.jacrev` "
+            "without `scheduler=`, which runs it once."
+        )
+
+
+def _bits_of(value: Value) -> tuple[bytes, ...]:
+    return tuple([np.asarray(leaf).tobytes() for _, leaf in _active(pytree.flatten(value)[0])])
 
 
 def _column(tangents: Sequence[Any], output: Value, leaf: Leaf) -> Any:

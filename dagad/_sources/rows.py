@@ -391,7 +391,10 @@ def _row_by_row(piece: object) -> Any:
 def joined_data(parts: list[Any]) -> Any:
     """Return pieces as one: arrays joined along their first axis, lists and tables one after the other."""
     if not parts:
-        raise PlanError("There are no rows to gather.")
+        raise PlanError(
+            "These Shards hold no rows, and so nothing is left of what their rows looked like. Ask for `shards.n_rows` "
+            "before `gather()`, and treat data without rows before they are placed."
+        )
     columns = [pytree.flatten(part, is_leaf=pytree.is_list) for part in parts]
     leaves = zip(*(leaves for leaves, _ in columns), strict=True)
     return pytree.unflatten(columns[0][1], [_joined(pieces) for pieces in leaves])

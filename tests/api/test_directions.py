@@ -141,6 +141,27 @@ def test_a_sparse_jacobian_side_by_side_has_the_same_entries(scheduler: Any) -> 
     assert bits(found.toarray()) == bits(expected.toarray())
 
 
+@pytest.mark.parametrize("size", [6, 40])
+@pytest.mark.parametrize("options", [{}, {"scheduler": "threads"}])
+def test_a_function_that_draws_is_refused_where_its_columns_take_several_runs(
+    size: int, options: dict[str, Any]
+) -> None:
+    generator = np.random.default_rng(0)
+
+    def drawn(x: Any) -> Any:
+        return np.cos(x) * generator.uniform()
+
+    once = np.unique(np.diag(dagad.jacrev(drawn)(np.ones(size))))
+    assert len(once) == 1
+    if size <= 16 and not options:
+        assert len(np.unique(np.diag(dagad.jacfwd(drawn)(np.ones(size))))) == 1
+        return
+    with pytest.raises(
+        dagad.ClosureError, match=r"several runs.*different values.*Draw before the call.*`dagad\.jacrev`"
+    ):
+        dagad.jacfwd(drawn, **options)(np.ones(size))
+
+
 def test_directions_run_beside_each_other_in_threads() -> None:
     """The first waits for the second, which never came if they took turns."""
     meeting, seen = threading.Barrier(2), set[int]()

@@ -294,3 +294,9 @@ def assert_gone(client: Client, shards: dagad.Shards) -> None:
 
 def _tasks(dask_scheduler: Any) -> list[str]:
     return [str(key) for key in dask_scheduler.tasks]
+
+
+def test_shards_without_rows_say_why_there_is_nothing_to_gather() -> None:
+    shards = dagad.shard(np.zeros(0), grainsize=2)
+    with pytest.raises(dagad.PlanError, match=r"hold no rows.*Ask for `shards\.n_rows` before `gather\(\)`"):
+        shards.gather()
