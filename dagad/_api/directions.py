@@ -128,9 +128,9 @@ class Sent(Portable):
 
 
 def grouped(what: str, group: Group, sent: object, number: int, count: int) -> Found:
-    """Run one group, in a task; only the first brings the program's value."""
+    """Run one group, in a task; each brings the program's value, by which they are seen to have run the same one."""
     value, aux, found = _noted(what, number, count, lambda: group(Program(*opened(sent).recipe), number, count))
-    return (None, None, found) if number else (value, aux, found)
+    return value, None if number else aux, found
 
 
 def _noted(what: str, number: int, count: int, act: Callable[[], Any]) -> Any:

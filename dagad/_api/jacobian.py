@@ -245,8 +245,8 @@ def _refuse_other_values(program: Program, values: Sequence[Any]) -> None:
     """Raise if a program that was run for several groups of directions has not given the same bits each time."""
     if len(values) > 1 and len({_bits_of(value) for value in values}) > 1:
         raise ClosureError(
-            f"The Jacobian of `{program.name}` takes several runs of it, one for each group of directions, and they gave "
-            "different values: it draws random numbers, or reads what it changes. Its columns would be those of "
+            f"The Jacobian of `{program.name}` takes several runs of it, one for each group of directions, and these "
+            "gave different values: it draws random numbers, or reads what it changes. Its columns would be those of "
             "different functions. Draw before the call, and pass what was drawn as an argument; or use `dagad.jacrev` "
             "without `scheduler=`, which runs it once."
         )
