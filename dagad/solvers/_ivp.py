@@ -8,6 +8,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
+from dagad._engines.elsewhere import refuse_numbers
 from dagad._errors import ArgumentsError, NotDifferentiableError, PlanError
 from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
@@ -123,6 +124,7 @@ def solve_ivp(
     -2.20728 -2.20728
     """
     check_sensitivity(sensitivity)
+    refuse_numbers("`dagad.solvers.solve_ivp`", fun, t_span, y0, t_eval, events, args, options)
     stock = {"t_eval": t_eval, "dense_output": dense_output, "events": events, "vectorized": vectorized, "args": args}
     if not patches.somebody_traces():
         return solved(fun, t_span, y0, method=method, **stock, **options)
@@ -361,6 +363,7 @@ def odeint(
     from scipy import integrate
 
     check_sensitivity(sensitivity)
+    refuse_numbers("`dagad.solvers.odeint`", func, y0, t, args, Dfun, options)
     stock = {"Dfun": Dfun, "col_deriv": col_deriv, "tfirst": tfirst, **options}
     if not patches.somebody_traces():
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import autograd.numpy as anp
 import numpy as np
 
+from dagad._engines.elsewhere import refuse_numbers
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.embedded import Trace, innermost
@@ -322,6 +323,7 @@ def quad(
     from scipy import integrate
 
     stock: dict[str, Any] = {"epsabs": epsabs, "epsrel": epsrel, "limit": limit, "points": points}
+    refuse_numbers("`dagad.solvers.quad`", func, a, b, args, points, options)
     if not patches.somebody_traces():
         return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
     call = Call(func, args if isinstance(args, tuple) else (args,))
