@@ -60,7 +60,8 @@ NEED_DISTRIBUTED = {
 NEED_SCIPY = {f"dagad._rules.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats")}
 # Imported when somebody asks for that engine.
 OTHER_ENGINES = {
-    f"dagad._engines.{name}" for name in ("jax", "jax_constants", "jax_settings", "torch", "torch_settings")
+    f"dagad._engines.{name}"
+    for name in ("jax", "jax_constants", "jax_settings", "torch", "torch_levels", "torch_settings")
 } | {name for name in FILES if name.startswith("dagad._engines.xla.")}
 NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them
 SOLVERS = {name for name in FILES if name.startswith("dagad.solvers")}  # they are scipy's

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.autograd import AutogradEngine
+from dagad._engines.elsewhere import keep_rule
 from dagad._engines.engine_call import EngineCall
 from dagad._engines.explicit_rules import OwnPullback, checked_pair, transposed
-from dagad._errors import ArgumentsError
+from dagad._errors import ArgumentsError, ClosureError
 from dagad._tracebacks import public
 from dagad._tracing.embedded import NodePullback, Trace, innermost
 from dagad._tracing.flat_functions import Flat, FlatFunction, LeafPullback, Leaves
+from dagad._tracing.patches import patches
 from dagad._tracing.tape import traceable
 from dagad._types import Leaf
 from dagad._values import pytree
+from dagad._values.closures import carries_traced
 from dagad._words import described, name_of
 
 
@@ -125,8 +128,15 @@ class Explicit:
 
     def value(self, *args: Any, **kwargs: Any) -> Any:
         """Return the value alone; where somebody traces the arguments, its derivative is by the function's own rule."""
-        if any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0])):
+        is_traced = any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0]))
+        if (is_traced or patches.somebody_traces()) and carries_traced(self.fun):
+            raise ClosureError(
+                f"`{name_of(self.fun)}` is marked explicit, and has a value being differentiated in its closure, for "
+                "which its pullback returns no cotangent. Pass the value to the function as an argument."
+            )
+        if is_traced:
             return EngineCall(self.__dagad_engine__, self.fun)(*args, **kwargs)
+        keep_rule(f"`{name_of(self.fun)}`", "is marked explicit", self.fun, args, kwargs)
         return checked_pair(self.fun(*args, **kwargs), name_of(self.fun))[0]
 
     def __reduce__(self) -> tuple[Any, ...]:

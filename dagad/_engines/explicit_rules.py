@@ -127,11 +127,15 @@ def _start(value: Value) -> Any:
     """Return a cotangent to record at: no zero, no two entries alike, so that what is not linear shows."""
     plain = pytree.plain(value)
     array = 1.0 + 0.25 * np.sin(1.0 + np.arange(np.size(plain))).reshape(np.shape(plain))
+    if np.iscomplexobj(plain):
+        array = array * (1.0 - 0.5j)
     return pytree.cast(array if isinstance(plain, np.ndarray) else array[()], plain)
 
 
 def _is_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Sequence[Any], found: Cotangents) -> bool:
     """Refuse a pullback that is not linear: <P(c), dx> is <c, P'dx> for all others, whatever the cotangent c.
+
+    Of complex numbers the real part counts: a cotangent du/dx - i du/dy and a tangent make ``Re(sum(c * dz))``.
 
     False is returned where that is nan or infinite, and the transpose does not say so: the pullback put it there.
     """
@@ -141,7 +145,7 @@ def _is_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Seque
         theirs = [np.sum(a * pytree.plain(b)) for a, b in zip(starts, found, strict=True)]
     if not np.isfinite(sum(ours)) and np.isfinite(sum(theirs)):
         return False
-    gap, size = abs(sum(ours) - sum(theirs)), sum(map(abs, ours)) + sum(map(abs, theirs))
+    gap, size = abs(np.real(sum(ours) - sum(theirs))), sum(map(abs, ours)) + sum(map(abs, theirs))
     single = any(pytree.dtype_of(start).itemsize < 8 for start in starts)
     if gap > LINEAR[single] * size:  # false for nan
         raise NotDifferentiableError(

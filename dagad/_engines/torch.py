@@ -23,16 +23,17 @@ from torch.nn.utils import stateless as _stateless
 from torch.overrides import TorchFunctionMode
 
 from dagad._engines.own_arrays import ArrayPullback, Placed
+from dagad._engines.torch_levels import is_differentiated, levels, opened
 from dagad._engines.torch_settings import refuse_around, settled
 from dagad._errors import NotDifferentiableError, PlanError, StructureError, add_note_once
 from dagad._frames import ended_in
 from dagad._misuse import NOT_TORCHS
 from dagad._tracing.flat_functions import Flat, LeafPullback, Leaves, Mark, Side
+from dagad._tracing.patches import patches
 from dagad._types import Args, Array, Cotangent, Function, Kwargs, Leaf, Value
 
 stateless: Any = _stateless  # whose private function is replaced
 vjp: Any = torch.func.vjp  # its type does not tell of what it returns beside
-_levels: Any = torch._C._functorch  # where torch tells what tensors of torch.func stand for
 _OUT_OF_TORCH = frozenset(
     {torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torch.Tensor.__complex__}  # not `detach`
 )
@@ -153,7 +154,7 @@ class TorchEngine:
                 return how(fun, tensors)
             base.given = [constant for side in base.sides() for constant in side.kept(self.name, self._constants)]
             try:
-                with _Watch(base, how is not _untouched), _TURNS:
+                with patches, _Watch(base, how is not _untouched), _TURNS:  # primitives of autograd's are seen
                     found = how(fun, tensors)
             except RuntimeError as error:
                 if "saved tensor hooks" not in str(error):
@@ -210,7 +211,7 @@ class _Derived:
     def _pulled(self, *seeds: Any) -> tuple[Any, ...]:
         found: tuple[Any, ...] = self._pull(seeds or tuple(self._still))
         # What comes of seeds changes with them, as long as it is not zero.
-        if any(map(_is_differentiated, seeds)) and any(not _is_differentiated(part) and part.any() for part in found):
+        if any(map(is_differentiated, seeds)) and any(not is_differentiated(part) and part.any() for part in found):
             raise NotDifferentiableError(
                 "Forward mode and derivatives of higher order differentiate what torch does backward, and something "
                 "there carries no derivative: an `autograd.Function` with `.detach()` in its `backward`, or a sparse "
@@ -252,7 +253,7 @@ class _Derived:
             for held in saved:
                 for part in held if isinstance(held, tuple | list) else (held,):
                     if isinstance(part, torch.Tensor):
-                        storage = _plain(part).untyped_storage()
+                        storage = opened(part).untyped_storage()
                         found[storage.data_ptr()] = storage.nbytes()
         return sum(found.values())
 
@@ -278,7 +279,7 @@ class _Watch(TorchFunctionMode):
         self._is_also_numpys = base.is_also_numpys
 
     def __torch_function__(self, func: Function, types: object, args: Args = (), kwargs: Kwargs = None) -> Any:
-        if func in _OUT_OF_TORCH and _is_differentiated(args[0]):
+        if func in _OUT_OF_TORCH and is_differentiated(args[0]):
             raise NotDifferentiableError(
                 f"`{self._name}` asked for a Python number, by `.item()`, `float()`, `.tolist()`, a function of `math` "
                 "or the like, of a tensor that is being differentiated: a Python number carries no derivative. Use "
@@ -286,7 +287,7 @@ class _Watch(TorchFunctionMode):
                 "meant to be constant."
             )
         out = kwargs.get("out") if kwargs else None
-        if out is not None and not all(map(_levels.is_functorch_wrapped_tensor, out if type(out) is tuple else (out,))):
+        if out is not None and not all(map(levels.is_functorch_wrapped_tensor, out if type(out) is tuple else (out,))):
             raise StructureError(
                 f"`{self._name}` was to write a result by `out=` into a tensor that it did not make itself. Leave "
                 "`out=` out, and use what is returned."
@@ -342,27 +343,13 @@ def _is_lost(func: Function, found: object, args: tuple[Any, ...], options: dict
     if name in _CONSTANTS or name.endswith("_like") or options.get("create_graph") or not torch.is_grad_enabled():
         return False
     made = [part for part in (found if isinstance(found, tuple | list) else [found]) if isinstance(part, torch.Tensor)]
-    return any(map(_is_float, made)) and not any(map(_is_differentiated, made))
+    return any(map(_is_float, made)) and not any(map(is_differentiated, made))
 
 
 def _holds_differentiated(part: object) -> bool:
     if isinstance(part, torch.Tensor):
-        return _is_differentiated(part)
+        return is_differentiated(part)
     return isinstance(part, tuple | list) and any(map(_holds_differentiated, part))
-
-
-def _is_differentiated(tensor: torch.Tensor) -> bool:
-    while _levels.is_functorch_wrapped_tensor(tensor):
-        if tensor.requires_grad:
-            return True
-        tensor = _levels.get_unwrapped(tensor)
-    return False
-
-
-def _plain(tensor: torch.Tensor) -> Any:
-    while _levels.is_functorch_wrapped_tensor(tensor):
-        tensor = _levels.get_unwrapped(tensor)
-    return tensor
 
 
 def _refuse_own(parts: Sequence[Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from dagad._tracing import refusals
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import SEQUENCES, array_of, operators
+from dagad._tracing.own_rules import KEEPERS, keep
 from dagad._tracing.private import (
     box_types,
     new_box as stock_new_box,
@@ -332,8 +334,10 @@ def find_top_boxed_args(args: Args) -> tuple[list[tuple[int, Any]], int, Any, bo
                 boxes, top, node = [(argnum, arg)], trace, type(arg._node)
             elif trace == top:
                 boxes.append((argnum, arg))
-        elif kind not in _PLAIN and getattr(kind, "__array_ufunc__", None) not in _NO_OVERRIDE:
-            has_strangers = True
+        elif kind not in _PLAIN:
+            has_strangers = has_strangers or getattr(kind, "__array_ufunc__", None) not in _NO_OVERRIDE
+            if kind in KEEPERS:
+                keep(sys._getframe(1), arg)
     if CHANGED and top in CHANGED:
         refuse_stale_memory([box for _, box in boxes])
     return boxes, top, node, has_arrays and has_strangers

@@ -16,7 +16,8 @@ from dagad._tracing.forward import push
 from dagad._tracing.operands import joined
 from dagad._types import Array
 from dagad._values import pytree
-from dagad.solvers._implicit import AT_ONCE, DENSE, FAR
+from dagad.solvers._factors import FAR
+from dagad.solvers._implicit import AT_ONCE, DENSE
 
 NEAR = 1e-3  # how near to a bound, relative to it, an unknown may be held by it: interior-point methods stay inside
 HELD = 10.0  # times what is zero: with how much of a gradient a bound has to hold an unknown

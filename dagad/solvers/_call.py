@@ -10,6 +10,7 @@ import autograd.numpy as anp
 import numpy as np
 from scipy.optimize import Bounds
 
+from dagad._engines.elsewhere import refuse_numbers
 from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
 from dagad._executors.member import by_itself
@@ -50,6 +51,7 @@ class Call:
     """
 
     def __init__(self, scipys: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        refuse_numbers(f"`dagad.solvers.{name_of(scipys)}`", args, kwargs)
         self.given = dict(inspect.signature(scipys).bind(*args, **kwargs).arguments)
         _refuse_bounds(self.given.get("bounds"))
         self.boxes, self._make = hoist(self.given)

@@ -67,12 +67,15 @@ class Settings(NamedTuple):
         Relative tolerance, one for all states or one for each.
     pattern
         Where the Jacobian is not zero, a sparse matrix; None for everywhere.
+    sparse_jacobian
+        Where it is not zero at a time and a state, ``(t, y) -> matrix``, which is more as time goes on; or None.
     """
 
     method: Any
     options: dict[str, Any]
     rtol: Any
     pattern: Any = None
+    sparse_jacobian: Callable[[float, Array], Any] | None = None
 
     @property
     def is_implicit(self) -> bool:
@@ -231,14 +234,26 @@ class Jacobian:
 
     def __init__(self, equation: Equation, params: Sequence[Any]) -> None:
         self._equation, self._params, self._n = equation, params, equation.n_moving
-        pattern = equation.settings.pattern
-        n_blocks = 1 if pattern is None else self._n // pattern.shape[0]
-        self._sparsity = None if pattern is None else Sparsity(pattern, n_blocks)
-        self._seeds = np.eye(self._n) if self._sparsity is None else self._sparsity.seeds
+        self._sparsity: Sparsity | None = None
+        self._seeds = np.eye(self._n) if equation.settings.pattern is None else self._know(equation.settings.pattern)
+
+    def _know(self, pattern: Any) -> Any:
+        """Note where the Jacobian is not zero; return the tangents by which it is found."""
+        self._pattern, self._sparsity = pattern, Sparsity(pattern, self._n // pattern.shape[0])
+        return self._sparsity.seeds
+
+    def _look(self, t: float, y: Array) -> None:
+        """Join what is not zero with what is not zero here: of what was zero before, the user's matrix has no entry."""
+        jacobian = self._equation.settings.sparse_jacobian
+        if jacobian is not None:
+            joined = pattern_of(self._pattern + pattern_of(jacobian(t, y[: self._pattern.shape[0]])))
+            if joined.nnz > self._pattern.nnz:
+                self._seeds = self._know(joined)
 
     def __call__(self, t: float, y: Array) -> Any:
         from scipy import sparse
 
+        self._look(t, y)
         n, blocks = self._n, len(y) // self._n
         seeds = np.zeros((len(self._seeds), len(y)))
         seeds[:, :n] = self._seeds
@@ -260,6 +275,14 @@ class Jacobian:
     def _slope(self, t: float, y: Array) -> Any:
         with self._equation.field(self._params) as field:
             return field(t, y)
+
+
+def pattern_of(matrix: object) -> Any:
+    """Return a sparse matrix with a one wherever a matrix has an entry, one that is zero too."""
+    from scipy import sparse
+
+    found = sparse.csc_matrix(matrix)
+    return sparse.csc_matrix((np.ones(found.nnz), found.indices, found.indptr), found.shape)
 
 
 class Sparsity:

@@ -7,15 +7,14 @@ the solver, and the matrix is made, once for each solution, of plain numbers.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from scipy.linalg import LinAlgWarning, get_lapack_funcs, lu_factor, lu_solve
 from scipy.sparse.linalg import LinearOperator, gmres
 
+from dagad._engines.elsewhere import keep_rule
 from dagad._engines.ruled import applied, moved_along, pulled_back
 from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
 from dagad._tracebacks import public
@@ -28,6 +27,7 @@ from dagad._values import pytree
 from dagad._values.closures import as_now, hoist
 from dagad._values.partition import Partition
 from dagad._words import described, name_of
+from dagad.solvers._factors import AS_THEY_ARE, IN_UNITS, Factors, OwnUnits, Units, own_units
 
 LinearSolve = Callable[[Callable[[Any], Any], Any], Any]
 DENSE = 500  # unknowns up to which the matrix is made
@@ -37,9 +37,8 @@ SOLVED = 1e-4  # to which the user's own method has to solve: those of scipy sto
 CYCLE = 200  # products after which they begin anew
 RESTARTS = 10  # such cycles
 ROUGH = 1e-3  # how well Newton's step is known where it is found by products
-FAR = 1e-2  # by how much of its size Newton's step may move what is said to be a solution
-EXACT = 1e-13  # how short, of the size of the solution, a step is that nobody needs to look at
-BENT = 0.1  # by how much of itself the slope may change on that step
+NEIGHBOURS = 2  # points beside the solution, at which one looks whether small entries of the matrix stay
+NEAR, STAYS = 1e-6, 1e-2  # how far away, of the size of each unknown; by how much they may change, of their own
 
 
 class System:
@@ -159,39 +158,51 @@ class System:
             self._factors = self._factored(xs, leaves)
         if self._factors is _NOT_FINITE:
             return np.full(self.size, np.nan)
-        return lu_solve(self._factors, b, trans=int(transposed), check_finite=False)
+        return self._factors.solve(b, transposed)
 
     def _factored(self, xs: Leaves, leaves: Leaves) -> Any:
         matrix, residual = self._matrix(xs, leaves)
         if not np.isfinite(matrix).all():
             return _NOT_FINITE
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LinAlgWarning)  # of what is singular, which is refused here
-            factors = lu_factor(matrix, check_finite=False)
-        (condition,) = get_lapack_funcs(("gecon",), (matrix,))
-        rcond = condition(factors[0], np.linalg.norm(matrix, 1))[0]
-        if not rcond > np.finfo(float).eps:
+        factors = Factors(matrix)
+        if factors.rcond < IN_UNITS:
+            units = own_units(matrix)
+            scaled = Factors(matrix, units)
+            if not (factors.is_singular and self._is_noise(matrix, units, xs, leaves)):
+                factors = max(factors, scaled, key=lambda each: each.rcond)
+        if factors.is_singular:
             raise NotDifferentiableError(
                 f"What `{self.name}` found has no derivative: the derivative of the equations with respect to the "
-                f"unknowns is singular there (its reciprocal condition number is {rcond:.1e}), so that the solution is "
-                "not the only one nearby, or a multiple one. Add the equations that fix it, or a small ridge."
+                f"unknowns is singular there (its reciprocal condition number is {factors.rcond:.1e}), so that the "
+                "solution is not the only one nearby, or a multiple one. Add the equations that fix it, or a small "
+                "ridge."
             )
-        self._refuse_far(residual, lu_solve(factors, residual, check_finite=False), xs, leaves)
+        self._refuse_far(residual, factors.solve(residual, False), xs, leaves, factors.units)
         return factors
 
-    def _refuse_far(self, residual: Array, step: Array, xs: Leaves, leaves: Leaves) -> None:
+    def _is_noise(self, matrix: Array, units: OwnUnits, xs: Leaves, leaves: Leaves) -> bool:
+        """Return whether small entries, which count in units of their own, are what rounding leaves: others nearby."""
+        at = joined(xs)
+        for number in range(NEIGHBOURS):
+            near = self.split(at * (1.0 + NEAR * np.cos(number + np.arange(self.size))))
+            change = units.rows[:, None] * (self._matrix(near, leaves)[0] - matrix) * units.columns
+            if not np.max(np.abs(change)) <= STAYS:  # true for nan
+                return True
+        return False
+
+    def _refuse_far(self, residual: Array, step: Array, xs: Leaves, leaves: Leaves, units: Units = AS_THEY_ARE) -> None:
         """Refuse what is no solution, or a multiple one: there Newton's step is long, or goes to other slopes."""
         at = joined(xs)
-        if np.linalg.norm(step) > FAR * (np.linalg.norm(at) + FAR):
+        if units.is_far(step, at):
             raise NotDifferentiableError(
                 f"What `{self.name}` found is no solution of the equations that it is differentiated by: a step of "
                 f"Newton's moves it by {np.linalg.norm(step):.3g}, and its size is {np.linalg.norm(at):.3g}. Solve "
                 "to a smaller tolerance, and see that `residual` is zero at the solution."
             )
-        if np.linalg.norm(step) <= EXACT * np.linalg.norm(at):
+        if units.is_exact(step, at):
             return
         there = self.product(step, False, self.split(at - step), leaves)  # here it is the residual
-        if np.linalg.norm(there - residual) > BENT * np.linalg.norm(residual):
+        if units.is_bent(there - residual, residual):
             raise NotDifferentiableError(
                 f"What `{self.name}` found has no derivative that can be trusted: from there a step of Newton's, by "
                 f"{np.linalg.norm(step):.3g}, leads to where the equations have another slope, as it is at a multiple "
@@ -374,6 +385,7 @@ def implicit(
     def solution(*args: Any) -> Any:
         boxes, make = hoist((solve, residual, args, linear_solve))
         if not boxes:
+            keep_rule(f"`{name_of(solve)}`", "`implicit` differentiates by its residual", solve, residual, args)
             return solve(*args)
         own_solve, _, plain, own_linear = make(list(map(given_to_solvers, boxes)))
         x = own_solve(*plain)

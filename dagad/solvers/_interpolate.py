@@ -7,6 +7,7 @@ from typing import Any, Literal
 import autograd.numpy as anp
 import numpy as np
 
+from dagad._engines.elsewhere import refuse_numbers
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
@@ -27,6 +28,7 @@ class Piecewise:
 
     def __call__(self, x: Array, nu: int = 0, extrapolate: object = None) -> Any:
         """Return the values at some points, or those of a derivative."""
+        refuse_numbers("a spline of `dagad.solvers`", x)
         points = array_of(pytree.all_opened(x))
         if not is_anything_traced(self.c, self.x, points):
             return self._stock(x, nu, extrapolate)
@@ -61,6 +63,7 @@ class Piecewise:
 
     def integrate(self, a: Array, b: Array, extrapolate: object = None) -> Any:
         """Return the integral between two limits."""
+        refuse_numbers("a spline of `dagad.solvers`", a, b)
         if not is_anything_traced(self.c, self.x, a, b):
             return self._stock.integrate(a, b, extrapolate)
         mode = self._mode(extrapolate)
@@ -135,6 +138,7 @@ def CubicSpline(
     """
     from scipy import interpolate
 
+    refuse_numbers("`dagad.solvers.CubicSpline`", x, y, bc_type)
     x, y, (orders, values) = *map(_opened, (x, y)), _ends(bc_type)
     is_traced = is_anything_traced(x, y, values)
     asked = bc_type
@@ -212,6 +216,7 @@ def PchipInterpolator(
     """
     from scipy import interpolate
 
+    refuse_numbers("`dagad.solvers.PchipInterpolator`", x, y)
     x, y = map(_opened, (x, y))
     stock = interpolate.PchipInterpolator(plain(x), plain(y), axis, extrapolate)
     if not is_anything_traced(x, y):
@@ -231,6 +236,7 @@ class Interpolated:
 
     def __call__(self, x: Array) -> Any:
         """Return the values at some points."""
+        refuse_numbers("`dagad.solvers.interp1d`", x)
         points = array_of(pytree.all_opened(x))
         if not is_anything_traced(self.x, self.y, points):
             return self._stock(x)
@@ -360,6 +366,7 @@ def interp1d(
     """
     from scipy import interpolate
 
+    refuse_numbers("`dagad.solvers.interp1d`", x, y, fill_value)
     x, y = map(_opened, (x, y))
     options = {
         "kind": kind,

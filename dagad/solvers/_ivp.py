@@ -8,6 +8,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
+from dagad._engines.elsewhere import refuse_numbers
 from dagad._errors import ArgumentsError, NotDifferentiableError, PlanError
 from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
@@ -18,10 +19,12 @@ from dagad._values import pytree
 from dagad._values.closures import hoist
 from dagad._words import described
 from dagad.solvers._calls import Call, is_anything_traced, plain, refuse_traced_options
-from dagad.solvers._equations import Field, Settings, Written, check_solved, is_implicit, is_kind_of, solved
+from dagad.solvers._equations import Field, Settings, Written, check_solved, is_implicit, is_kind_of, pattern_of, solved
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
+DENSE = 100  # states up to which a Jacobian is not zero anywhere, unless `jac_sparsity` says so: one that the user
+# computes has left out what is zero at that moment
 
 
 class _RightHandSide:
@@ -123,6 +126,7 @@ def solve_ivp(
     -2.20728 -2.20728
     """
     check_sensitivity(sensitivity)
+    refuse_numbers("`dagad.solvers.solve_ivp`", fun, t_span, y0, t_eval, events, args, options)
     stock = {"t_eval": t_eval, "dense_output": dense_output, "events": events, "vectorized": vectorized, "args": args}
     if not patches.somebody_traces():
         return solved(fun, t_span, y0, method=method, **stock, **options)
@@ -147,9 +151,8 @@ def solve_ivp(
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
         return found
-    atol = np.broadcast_to(options.get("atol", 1e-6), len(found.y))
-    settings = _settings(method, own, plain(start), plain(y0), arguments)
-    equation = Written(_RightHandSide(call, vectorized), settings, atol)
+    settings, n = _settings(method, own, span[0], plain(y0), arguments), len(found.y)
+    equation = Written(_RightHandSide(call, vectorized), settings, np.broadcast_to(options.get("atol", 1e-6), n))
     moments, moving = _moments(found.t, start, end, t_eval)
     problem = Problem(equation, moments, sensitivity, found.y, None if found.sol is None else lambda: found.sol)
     return _result(found, problem, [_state(y0), start, moving, *call.params], dense_output)
@@ -210,16 +213,17 @@ def _plain_jacobian(options: dict[str, Any], args: Args) -> dict[str, Any]:
 
 def _settings(method: object, options: dict[str, Any], start: float, y0: Array, args: tuple[Any, ...]) -> Settings:
     """Return how to integrate, and where the Jacobian is not zero as far as the user says so."""
-    jac, pattern = options.get("jac"), options.get("jac_sparsity")
-    if pattern is None and jac is not None and not is_kind_of(method, "LSODA"):
+    jac, pattern, at = options.get("jac"), options.get("jac_sparsity"), None
+    if pattern is None and jac is not None and np.size(y0) > DENSE and not is_kind_of(method, "LSODA"):
         pattern = jac(start, y0, *args) if callable(jac) else jac
         pattern = pattern if hasattr(pattern, "toarray") else None
-    if pattern is not None:
-        from scipy import sparse
+        if pattern is not None and callable(jac):  # an entry that is zero here may be left out of it
 
-        pattern = sparse.csc_matrix(pattern)
-        pattern = sparse.csc_matrix((np.ones(pattern.nnz), pattern.indices, pattern.indptr), pattern.shape)
-    return Settings(method, options, options.get("rtol", 1e-3), pattern)
+            def at(t: float, y: Array) -> Any:
+                return jac(t, y, *args)
+
+    pattern = None if pattern is None else pattern_of(pattern)
+    return Settings(method, options, options.get("rtol", 1e-3), pattern, at)
 
 
 def _may_be_adjoint(sensitivity: str, method: object, leaves: Sequence[Any]) -> bool:
@@ -361,6 +365,7 @@ def odeint(
     from scipy import integrate
 
     check_sensitivity(sensitivity)
+    refuse_numbers("`dagad.solvers.odeint`", func, y0, t, args, Dfun, options)
     stock = {"Dfun": Dfun, "col_deriv": col_deriv, "tfirst": tfirst, **options}
     if not patches.somebody_traces():
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)

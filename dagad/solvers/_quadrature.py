@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import autograd.numpy as anp
 import numpy as np
 
+from dagad._engines.elsewhere import refuse_numbers
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.embedded import Trace, innermost
@@ -220,25 +221,45 @@ def _pulled(problem: Problem, trace: Trace, cotangent: Cotangent) -> tuple[Any, 
 
 def _integrated(problem: Problem, leaves: Sequence[Any]) -> Any:
     """Return an integral of plain values: an array by `quad_vec`, where it succeeds, else each number by `quad`."""
-    from scipy import integrate
-
     a, b, settings, sizes = float(leaves[A]), float(leaves[B]), problem.settings, problem.integrand.sizes
     if not len(sizes) or a == b:
         return np.zeros(len(sizes))
     with problem.integrand.field(leaves[PARAMS:]) as field:
-        sample = field(0.5 * (a + b) if np.isfinite(a + b) else a + 1.0 if np.isfinite(a) else 0.0)
-        is_real = not np.iscomplexobj(sample)
-        if len(sizes) == 1 and is_real:
-            return _one_by_one(field, a, b, settings, sizes)
-        options = settings._asdict() | {"limit": 10_000, "norm": "max", "full_output": True}
-        ends = min(a, b), max(a, b)  # quad_vec looks for the points upwards only
-        with np.errstate(divide="ignore", invalid="ignore"):  # it comes as near to a singular end as numbers do
-            found, error, facts = integrate.quad_vec(lambda x: field(x) * sizes, *ends, **options)
-        if not facts.success and is_real:
-            return _one_by_one(field, a, b, settings, sizes)
+        if len(sizes) == 1:
+            with contextlib.suppress(_ComplexError):
+                return _one_by_one(field, a, b, settings, sizes)
+        try:
+            found, error, facts = _together(field, min(a, b), max(a, b), settings, sizes)
+        except Exception:  # of an integrand that `quad`, whose places are others, may never ask there
+            facts = None
+        if facts is None or not facts.success:
+            with contextlib.suppress(_ComplexError):
+                return _one_by_one(field, a, b, settings, sizes)
+        if facts is None:
+            found, error, facts = _together(field, min(a, b), max(a, b), settings, sizes)
         found = found if a < b else -found
     _check(np.max(np.abs(found)), error, [] if facts.success else [facts.message], settings)
     return found / sizes
+
+
+def _together(field: Field, low: float, high: float, settings: Settings, sizes: np.ndarray) -> Any:
+    """Return what `quad_vec` says of an integral, from below, where it looks for the points."""
+    from scipy import integrate
+
+    options = settings._asdict() | {"limit": 10_000, "norm": "max", "full_output": True}
+    with np.errstate(divide="ignore", invalid="ignore"):  # it comes as near to a singular end as numbers do
+        return integrate.quad_vec(lambda x: field(x) * sizes, low, high, **options)
+
+
+class _ComplexError(Exception):
+    """Raised where an integrand turns out to be complex: no place is known beforehand at which it may be asked."""
+
+
+def _real(field: Field, index: int, x: float) -> Any:
+    found = field(x)
+    if np.iscomplexobj(found):
+        raise _ComplexError
+    return found[index]
 
 
 def _one_by_one(field: Field, a: float, b: float, settings: Settings, sizes: np.ndarray) -> Any:
@@ -248,7 +269,7 @@ def _one_by_one(field: Field, a: float, b: float, settings: Settings, sizes: np.
     integrals = []
     for index, size in enumerate(sizes):
         options: Any = {**settings._asdict(), "epsabs": settings.epsabs / size, "full_output": 1}
-        found, error, _, *trouble = integrate.quad(lambda x, index=index: field(x)[index], a, b, **options)
+        found, error, _, *trouble = integrate.quad(functools.partial(_real, field, index), a, b, **options)
         _check(found, error, trouble, settings)
         integrals.append(found)
     return np.array(integrals)
@@ -322,6 +343,7 @@ def quad(
     from scipy import integrate
 
     stock: dict[str, Any] = {"epsabs": epsabs, "epsrel": epsrel, "limit": limit, "points": points}
+    refuse_numbers("`dagad.solvers.quad`", func, a, b, args, points, options)
     if not patches.somebody_traces():
         return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
     call = Call(func, args if isinstance(args, tuple) else (args,))

@@ -292,3 +292,52 @@ def test_cotangents_of_another_kind_are_refused_in_words(take: Any, name: str) -
     ):
         with pytest.raises(dagad.StructureError, match=f"^A cotangent that an explicit pullback returned .*{text}"):
             take(loss)(0.7)
+
+
+def turned(rows: Any, t: Any) -> Any:
+    return np.sum(rows) * np.exp(1j * t), lambda seed: (None, np.real(seed * 1j * np.exp(1j * t)) * np.sum(rows))
+
+
+def length(rows: Any, z: Any) -> Any:
+    return np.sum(rows) * np.abs(z) ** 2, lambda seed: (None, 2.0 * seed * np.conj(z) * np.sum(rows))
+
+
+def bent(rows: Any, z: Any) -> Any:
+    """Return what is no function of a complex variable, with the transpose in real and imaginary parts."""
+    value = np.sum(rows) * np.conj(z) * z * z
+    return value, lambda w: (None, np.sum(rows) * (2.0 * w * z * np.conj(z) + np.conj(w * z * z)))
+
+
+COMPLEX: dict[str, tuple[Explicit, Callable[[Any], Any]]] = {
+    "to complex": (turned, lambda t: t),
+    "to real": (length, lambda t: t**2 * np.exp(1j * t)),
+    "complex": (bent, lambda t: t**2 * np.exp(1j * t)),
+}
+
+
+@pytest.mark.parametrize("case", COMPLEX)
+def test_complex_functions_are_moved_by_the_real_part_of_their_pairing(case: str) -> None:
+    fun, at = COMPLEX[case]
+
+    def derived(of: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+        def total(t: Any) -> Any:
+            value = dagad.reduce_sum(of, np.ones(4), at(t), grainsize=2)
+            return np.real(value) + np.imag(value) ** 2
+
+        return total
+
+    ours, plain = derived(explicit(fun)), derived(lambda rows, z: fun(rows, z)[0])
+    assert dagad.jvp(ours, (0.3,), (1.3,)) == pytest.approx(dagad.jvp(plain, (0.3,), (1.3,)))
+    assert dagad.grad(ours)(0.3) == pytest.approx(dagad.grad(plain)(0.3))
+    for nested in (dagad.hessian, lambda f: dagad.jacfwd(dagad.jacfwd(f)), lambda f: dagad.jacrev(dagad.jacfwd(f))):
+        assert nested(ours)(0.3) == pytest.approx(nested(plain)(0.3))
+
+
+@pytest.mark.parametrize("power", ["real", "imag"])
+def test_complex_pullbacks_that_are_not_linear_are_refused(power: str) -> None:
+    def squared(rows: Any, t: Any) -> Any:
+        own, other = (np.real, np.imag) if power == "real" else (np.imag, np.real)
+        return np.sum(rows) * np.exp(1j * t), lambda w: (None, (own(w) ** 2 + other(w)) * np.sum(rows))
+
+    with pytest.raises(dagad.NotDifferentiableError, match="not linear"):
+        dagad.jvp(lambda t: np.real(dagad.reduce_sum(explicit(squared), np.ones(4), t)), (0.3,), (1.0,))

@@ -355,3 +355,43 @@ def test_a_solution_that_is_no_function_of_time_is_differentiated_forward(monkey
         dagad.grad(lambda p: last(p, sensitivity="adjoint"))(p)
     with pytest.raises(ValueError, match="strictly increasing"):
         dagad.grad(lambda p: last(p, dense_output=True))(p)
+
+
+RATES = np.array([0.04, 1e4, 3e7])
+
+
+def reacting(t: Any, y: Any, k: Any) -> Any:
+    a, b, c = y.reshape((3, -1))
+    return np.concatenate([-k[0] * a + k[1] * b * c, k[0] * a - k[1] * b * c - k[2] * b**2, k[2] * b**2])
+
+
+def with_gaps(t: Any, y: Any, k: Any) -> Any:
+    """Return the Jacobian without the entries that are zero just then."""
+    a, b, c = y.reshape((3, -1))
+    rows = [
+        [-k[0] + 0.0 * a, k[1] * c, k[1] * b],
+        [k[0] + 0.0 * a, -k[1] * c - 2.0 * k[2] * b, -k[1] * b],
+        [0.0 * a, 2.0 * k[2] * b, 0.0 * c],
+    ]
+    found = scipy.sparse.bmat([[scipy.sparse.diags([part], [0]) for part in row] for row in rows], "csc")
+    found.eliminate_zeros()
+    return found
+
+
+@pytest.mark.parametrize("method", ["BDF", "Radau"])
+@pytest.mark.parametrize("n_cells", [1, 40])
+def test_jacobians_may_leave_out_what_is_zero_at_the_start(n_cells: int, method: str) -> None:
+    start = np.concatenate([np.linspace(1.0, 0.5, n_cells), np.zeros(2 * n_cells)])
+    n_asked = [0]
+
+    def end(k: Any, **options: Any) -> Any:
+        def counted(t: Any, y: Any) -> Any:
+            n_asked[0] += 1
+            assert n_asked[0] < 20_000, "the method makes no way"
+            return reacting(t, y, k)
+
+        tight: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-10, "sensitivity": "forward"}
+        return solve_ivp(counted, (0.0, 4.0), start, method, **tight, **options).y[0, -1]
+
+    found = dagad.grad(lambda k: end(k, jac=lambda t, y: with_gaps(t, y, RATES)))(RATES)
+    assert found == pytest.approx(dagad.grad(end)(RATES), rel=1e-4)

@@ -161,3 +161,32 @@ def test_traced_tolerances_and_weights_are_refused_by_name(option: str) -> None:
     weight: Any = {"weight": "cos"} if option == "wvar" else {}
     with pytest.raises(dagad.NotDifferentiableError, match=rf"derivative in `{option}` of `quad`.*Give a plain number"):
         dagad.grad(lambda p: quad(lambda x: x, 0.0, 1.0, **{option: p}, **weight)[0])(1e-3)
+
+
+def test_integrands_are_asked_where_scipy_asks_them() -> None:
+    for derive in (dagad.grad, dagad.jacfwd, dagad.jacrev):
+        assert derive(lambda p: quad(lambda x: p * (1 / x**2), -np.inf, -1.0)[0])(2.0) == pytest.approx(1.0)
+        assert derive(lambda p: quad(lambda x: p * (1 / x**2), np.inf, 1.0)[0])(2.0) == pytest.approx(-1.0)
+        singular = derive(lambda p: quad(lambda x: abs(x) ** -0.5 * p, -1.0, 1.0, points=[0.0])[0])(2.0)
+        assert singular == pytest.approx(4.0)
+
+
+def test_integrands_of_several_parameters_may_refuse_what_is_outside_of_their_domain() -> None:
+    def integrand(x: float, p: Any) -> Any:
+        if not 1.0 < x < np.inf:
+            raise ValueError("outside")
+        return p[0] / x**2 + p[1] / x**3
+
+    for derive in (dagad.grad, dagad.jacfwd):
+        slopes = derive(lambda p: quad(integrand, 1.0, np.inf, args=(p,))[0])(np.ones(2))
+        assert slopes == pytest.approx(np.array([1.0, 0.5]))
+
+
+def test_integrands_that_raise_everywhere_say_so_themselves() -> None:
+    def integrand(x: float, p: Any) -> Any:
+        if hasattr(p[0], "_trace"):  # the value is known by then
+            raise KeyError("of the user's")
+        return p[0] * x
+
+    with pytest.raises(KeyError, match="of the user's"):
+        dagad.grad(lambda p: quad(integrand, 0.0, 1.0, args=(p,))[0])(np.ones(2))
