@@ -49,6 +49,7 @@ class Arguments(NamedTuple):
     policy: Policy
     owner: Any  # what stays the same when the function is defined again
     asks: Hashable = None  # under what to remember whether it gives a number, where that is of use
+    gave_number: bool | None = None  # whether it did, as far as is known
 
 
 MOST_REMEMBERED = 4096
@@ -78,20 +79,21 @@ def read_arguments(
         size = _automatic_grainsize(f, sliced, shared, kernel(function), columns, leaves, len(theta))
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     policy = mode.policy() if options["policy"] is None else checked_policy(options["policy"])
-    owner, asks = identity_of(f), None
+    owner, asks, gave_number = identity_of(f), None, None
     is_kept = rereads = mode.lasting and not place.remote  # what is sent is a copy
     is_nested = False
     for leaf in leaves:
         is_nested = is_nested or type(leaf._value) in pytree.TRACED
     if leaves and not is_kept and (is_nested or not place.remote or options["policy"] is not None):
-        asked = kernel(function)
-        asks = owner, asked.signature, plan.key
-        is_kept, rereads = _pulled_later(policy, leaves, is_nested, asked.is_reduction, asks)
+        asked: Any = kernel if isinstance(kernel, type) else kernel(function)  # not made where its class says all
+        asks = owner, plan.key, kernel if asked is kernel else asked.signature
+        gave_number = _GIVES_NUMBERS.find(asks)
+        is_kept, rereads = _pulled_later(policy, leaves, is_nested, bool(gave_number) and asked.is_reduction)
         if rereads or (is_kept and not place.remote):
             function, columns = _bound_function(f, shared, engine, mode, is_traced, True)[0], columns.copied()
     if rereads:
         columns = columns.lasting(place.remote)
-    return Arguments(function, plan, columns, leaves, len(theta), place, policy, owner, asks)
+    return Arguments(function, plan, columns, leaves, len(theta), place, policy, owner, asks, gave_number)
 
 
 def _bound_function(
@@ -109,27 +111,25 @@ def _bound_function(
     return ChunkFunction(make, len(hoisted), tuple(bare), engine, mode.policy), theta
 
 
-def _pulled_later(
-    policy: Policy, leaves: Sequence[Any], is_nested: bool, is_reduction: bool, asks: Hashable
-) -> tuple[bool, bool]:
+def _pulled_later(policy: Policy, leaves: Sequence[Any], is_nested: bool, gives_number: bool) -> tuple[bool, bool]:
     """Return whether chunks are pulled after the call, from what they used then, and whether rows are read once more.
 
     The user may have written into his arrays meanwhile. A number's gradient is computed with its value.
     """
-    depth = max(map(reverse_depth, leaves))
-    if not depth:
+    is_at_once = gives_number and getattr(policy, "value_and_grad", False)
+    if is_at_once and not is_nested:
         return False, False
-    is_at_once = depth == 1 and is_reduction and getattr(policy, "value_and_grad", False)
-    if is_at_once and _GIVES_NUMBERS.find(asks):
+    depth = max(map(reverse_depth, leaves))
+    if not depth or (depth == 1 and is_at_once):
         return False, False
     return True, is_nested or may_run_again(policy)
 
 
-def remember_number(asks: Hashable, total: Value) -> None:
+def remember_number(read: Arguments, total: Value) -> None:
     """Remember whether a reduction gave a number: functions that nothing tells apart may take turns."""
     found = is_scalar(pytree.plain(total))
-    if _GIVES_NUMBERS.find(asks) is not found:
-        _GIVES_NUMBERS.change(asks, lambda before: found and before is not False)
+    if found is not read.gave_number:
+        _GIVES_NUMBERS.change(read.asks, lambda before: found and before is not False)
 
 
 def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:

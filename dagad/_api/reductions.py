@@ -116,7 +116,7 @@ def reduce_sum(
     operation = bound(read, sum_by_length(read.function, read.plan), _checked_sum(sum))
     total = differentiable(operation, read.leaves).reduced
     if read.asks is not None:
-        remember_number(read.asks, total)
+        remember_number(read, total)
     warn_unless_sum(operation, read.place, read.leaves, began)
     return total
 
@@ -180,7 +180,7 @@ def map_sum(
     read = read_arguments(fun, sliced, shared, options, kernel)
     total = differentiable(bound(read, kernel(read.function), _checked_sum(sum)), read.leaves).reduced
     if read.asks is not None:
-        remember_number(read.asks, total)
+        remember_number(read, total)
     return total
 
 
