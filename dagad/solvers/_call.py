@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import autograd.numpy as anp
@@ -51,7 +51,8 @@ class Call:
 
     def __init__(self, scipys: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.given = dict(inspect.signature(scipys).bind(*args, **kwargs).arguments)
-        _refuse_bounds(self.given.get("bounds"))
+        if "bounds" in self.given:
+            self.given["bounds"] = _own_bounds(self.given["bounds"])
         self.boxes, self._make = hoist(self.given)
         self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
         with by_itself(str(self.given.get("method")).lower() in _LOCKED):
@@ -95,13 +96,19 @@ class Call:
         )
 
 
-def _refuse_bounds(bounds: object) -> None:
-    if isinstance(bounds, Bounds) and any(map(pytree.is_traced, (bounds.lb, bounds.ub))):
+def _own_bounds(bounds: Any) -> Any:
+    """Return bounds that stay as they are: an iterator is used up by scipy, and a loop may write into arrays."""
+    if isinstance(bounds, Iterator):
+        return list(bounds)
+    if not isinstance(bounds, Bounds):  # arrays in tuples and lists are kept as everything else is
+        return bounds
+    if any(map(pytree.is_traced, (bounds.lb, bounds.ub))):
         raise NotDifferentiableError(
             "A `scipy.optimize.Bounds` was made of values that are being differentiated, and keeps plain numbers. Give "
             "the bounds themselves: `bounds=[(low, high), ...]`, a pair for each unknown, to `minimize`, and "
             "`bounds=(lows, highs)` to `least_squares`."
         )
+    return Bounds(np.array(bounds.lb), np.array(bounds.ub), np.array(bounds.keep_feasible))
 
 
 def positional(given: dict[str, Any]) -> tuple[Any, ...]:

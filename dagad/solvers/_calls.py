@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.tape import traceable
-from dagad._types import Args, Function, Leaf
+from dagad._types import Args, Array, Function, Leaf
 from dagad._values import pytree
+from dagad._values.canonical import snapshot
 from dagad._values.closures import as_now, hoist
 
 
@@ -48,6 +51,18 @@ def _pair(made: tuple[Function, tuple[Any, ...]]) -> tuple[Callable[..., Any], t
 def plain(leaf: Leaf) -> Any:
     """Return a value that nobody traces, as functions are given it where nobody does."""
     return traceable(pytree.plain(leaf))
+
+
+def taken(data: Array) -> Any:
+    """Return data as they are now, in the precision in which scipy computes: derivatives read them later.
+
+    A loop may write each round's state, or its points, into one array.
+    """
+    if not pytree.is_traced(data):
+        return snapshot(np.asarray(data, np.result_type(data, float)))
+    dtype = pytree.dtype_of(plain(data))
+    exact = np.result_type(dtype, float)
+    return data if dtype == exact else data.astype(exact)
 
 
 def is_anything_traced(*values: Any) -> bool:

@@ -14,7 +14,7 @@ from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._values.canonical import snapshot
 from dagad.solvers import _splines
-from dagad.solvers._calls import is_anything_traced, plain
+from dagad.solvers._calls import is_anything_traced, plain, taken
 
 _ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
 
@@ -31,7 +31,7 @@ class Piecewise:
         if not is_anything_traced(self.c, self.x, points):
             return self._stock(x, nu, extrapolate)
         mode = self._mode(extrapolate)
-        return _splines.value_at(self.c, self.x, points, nu=nu, extrapolate=mode, axis=self._stock.axis)
+        return _splines.value_at(self.c, self.x, _kept(points), nu=nu, extrapolate=mode, axis=self._stock.axis)
 
     def derivative(self, nu: int = 1) -> Piecewise:
         """Return the derivative, piecewise polynomials too."""
@@ -69,7 +69,7 @@ class Piecewise:
                 "The integral of a periodic spline is being differentiated, which dagad can't. Integrate within the "
                 "period, with `extrapolate=True`."
             )
-        return _splines.integral_between(self.c, self.x, a, b, extrapolate=mode)
+        return _splines.integral_between(self.c, self.x, _kept(a), _kept(b), extrapolate=mode)
 
     def _mode(self, extrapolate: object) -> Any:
         return self._stock.extrapolate if extrapolate is None else extrapolate
@@ -135,7 +135,7 @@ def CubicSpline(
     """
     from scipy import interpolate
 
-    x, y, (orders, values) = *map(_opened, (x, y)), _ends(bc_type)
+    x, y, (orders, values) = _kept(_opened(x)), _opened(y), _ends(bc_type)
     is_traced = is_anything_traced(x, y, values)
     asked = bc_type
     if is_traced and not isinstance(bc_type, str):
@@ -144,20 +144,12 @@ def CubicSpline(
     stock = interpolate.CubicSpline(plain(x), plain(y), axis, asked, extrapolate)
     if not is_traced:
         return Piecewise(stock, stock.c, stock.x)
-    return Piecewise(stock, _splines.cubic(_exact(x), _exact(y), *values, orders=orders, axis=axis), _exact(x))
+    x, y = taken(x), taken(y)
+    return Piecewise(stock, _splines.cubic(x, y, *values, orders=orders, axis=axis), x)
 
 
 def _opened(data: Tree) -> Any:
     return array_of(pytree.all_opened(data))
-
-
-def _exact(data: Tree) -> Any:
-    """Return data in the precision in which scipy computes."""
-    if not pytree.is_traced(data):
-        return np.asarray(data, np.result_type(data, float))
-    dtype = pytree.dtype_of(plain(data))
-    exact = np.result_type(dtype, float)
-    return data if dtype == exact else data.astype(exact)
 
 
 def _ends(bc_type: Any) -> tuple[tuple[Any, ...], list[Any]]:
@@ -166,7 +158,7 @@ def _ends(bc_type: Any) -> tuple[tuple[Any, ...], list[Any]]:
     if len(ends) != 2:
         return (ends, ends), [0.0, 0.0]  # scipy says what is wrong
     pairs = [_ORDERS.get(end, (end, 0.0)) if isinstance(end, str) else tuple(end) for end in ends]
-    return tuple(order for order, _ in pairs), [array_of(value) for _, value in pairs]
+    return tuple(order for order, _ in pairs), [_kept(array_of(value)) for _, value in pairs]
 
 
 @public
@@ -212,11 +204,12 @@ def PchipInterpolator(
     """
     from scipy import interpolate
 
-    x, y = map(_opened, (x, y))
+    x, y = _kept(_opened(x)), _opened(y)
     stock = interpolate.PchipInterpolator(plain(x), plain(y), axis, extrapolate)
     if not is_anything_traced(x, y):
         return Piecewise(stock, stock.c, stock.x)
-    return Piecewise(stock, _splines.monotone(_exact(x), _exact(y), axis=axis), _exact(x))
+    x, y = taken(x), taken(y)
+    return Piecewise(stock, _splines.monotone(x, y, axis=axis), x)
 
 
 # What interp1d takes between two nodes: those at the left and at the right for "linear", one of them otherwise.
@@ -235,7 +228,7 @@ class Interpolated:
         if not is_anything_traced(self.x, self.y, points):
             return self._stock(x)
         self.check()
-        return _interpolated(self.x, self.y, points, **self._options)
+        return _interpolated(self.x, self.y, _kept(points), **self._options)
 
     def check(self) -> None:
         """Refuse to differentiate another kind."""
@@ -382,4 +375,5 @@ def interp1d(
 
 
 def _kept(data: Tree) -> Any:
+    """Return data, or points, as they are now: a loop may write each round's into one array."""
     return data if pytree.is_traced(data) else snapshot(np.asarray(data))
