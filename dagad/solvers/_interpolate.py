@@ -40,12 +40,7 @@ class Piecewise:
         found = self._stock.derivative(nu)
         if not is_anything_traced(self.c, self.x):
             return Piecewise(found, found.c, found.x)
-        c, degree = self.c, len(plain(self.c)) - 1
-        for _ in range(nu):
-            powers = np.arange(degree, 0, -1.0)
-            c = c[:-1] * _splines.along(powers, c) if degree > 0 else 0.0 * c
-            degree -= 1
-        return Piecewise(found, c, self.x)
+        return Piecewise(found, _splines.derivative(self.c, nu), self.x)
 
     def antiderivative(self, nu: int = 1) -> Piecewise:
         """Return the integral from the first node on, piecewise polynomials too."""
@@ -54,10 +49,7 @@ class Piecewise:
         found = self._stock.antiderivative(nu)
         if not is_anything_traced(self.c, self.x):
             return Piecewise(found, found.c, found.x)
-        c = self.c
-        for _ in range(nu):
-            c = _splines.antiderivative(c, self.x)
-        return Piecewise(found, c, self.x)
+        return Piecewise(found, _splines.antiderivative(self.c, self.x, nu=nu), self.x)
 
     def integrate(self, a: Array, b: Array, extrapolate: object = None) -> Any:
         """Return the integral between two limits."""
@@ -270,6 +262,8 @@ def _definition(
         order = np.argsort(plain(x), kind="mergesort")
         x, y = x[order], y[order]
     nodes, at = plain(x), np.ravel(plain(points))
+    is_nan = np.isnan(at) & (kind in ("linear", "slinear"))  # the others take one of the nodes there too
+    points = _splines.known(points, nodes[0]) if np.any(is_nan) else points
     if kind in ("linear", "slinear"):
         high = np.clip(np.searchsorted(nodes, at), 1, len(nodes) - 1)
         share = (anp.reshape(points, (-1,)) - x[high - 1]) / (x[high] - x[high - 1])
@@ -281,10 +275,22 @@ def _definition(
         is_filled = (at < nodes[0]) | (at > nodes[-1])
     elif kind in ("previous", "next"):  # nothing is before the first one, or after the last
         is_filled = at < nodes[0] if kind == "previous" else at > nodes[-1]
-    found = anp.where(_splines.along(is_filled, y), 0.0, found)
+    is_lost = is_nan | _are_filled_with_nan(at, nodes, is_filled, fill_value)
+    found = anp.where(_splines.along(is_filled & ~is_lost, y), 0.0, found)
+    if np.any(is_lost):
+        found = _splines.lost(found, _splines.along(is_lost, y))
     shape = np.shape(plain(points))
     found = anp.reshape(found, (*shape, *np.shape(plain(y))[1:]))
     return anp.moveaxis(found, list(range(len(shape))), list(range(axis, axis + len(shape)))) if axis else found
+
+
+def _are_filled_with_nan(at: Array, nodes: Array, is_filled: Array, fill_value: Any) -> Any:
+    """Return which points are beyond the nodes where nothing is filled in."""
+    if isinstance(fill_value, str):
+        return is_filled
+    below, above = fill_value if isinstance(fill_value, tuple) and len(fill_value) == 2 else (fill_value, fill_value)
+    is_nan = [np.ndim(fill) == 0 and np.isnan(fill) for fill in (below, above)]  # an array has entries of both kinds
+    return is_filled & np.where(at < nodes[0], *is_nan)
 
 
 def _chosen(nodes: Array, at: Array, kind: str) -> Any:
