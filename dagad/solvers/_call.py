@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ import autograd.numpy as anp
 import numpy as np
 from scipy.optimize import Bounds
 
+from dagad._engines.differences import Compared
 from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
 from dagad._executors.member import by_itself
@@ -17,8 +19,10 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.operands import vector_of
 from dagad._types import Array, Value
 from dagad._values import pytree
-from dagad._values.closures import as_now, hoist
+from dagad._values.before import Before
+from dagad._values.closures import hoist
 from dagad._words import name_of
+from dagad.solvers._calls import refuse_remembered
 from dagad.solvers._implicit import given_to_solvers
 
 _LOCKED = frozenset({"cobyqa"})  # these hold a lock of scipy's while they call the function
@@ -55,10 +59,11 @@ class Call:
             self.given["bounds"] = _own_bounds(self.given["bounds"])
         self.boxes, self._make = hoist(self.given)
         self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
+        before = Before(self.given) if self.boxes else None  # derivatives run the functions later
         with by_itself(str(self.given.get("method")).lower() in _LOCKED):
             self.result = scipys(**self.plain)
-        if self.boxes:  # derivatives run the functions later, after a loop has gone on
-            self._make = hoist(as_now(self.given))[1]
+        if before is not None:
+            self._make = before.at
         self._scipys = scipys
 
     @property
@@ -86,7 +91,8 @@ class Call:
 
         if not pytree.is_differentiable(value) or (is_array and not value.size):
             return value
-        return applied(Followed([value], flat), [x, *self.boxes])[0]
+        compared = Compared(flat, 1, functools.partial(refuse_remembered, self.name))
+        return applied(Followed([value], compared), [x, *self.boxes])[0]
 
     def refuse(self, message: str, remedy: str) -> None:
         """Refuse the derivative of what was not found."""

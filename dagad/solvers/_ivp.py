@@ -30,11 +30,17 @@ class _RightHandSide:
 
     def __init__(self, call: Call, is_vectorized: bool, is_time_second: bool = False) -> None:
         self._call, self._is_vectorized, self._is_time_second = call, is_vectorized, is_time_second
+        self.first: tuple[Any, Any] | None = None  # the times and states of calls
+        self.last: tuple[Any, Any] | None = None
 
     def __call__(self, params: Sequence[Any]) -> Field:
         fun, args = self._call.at(params)
+        self.first = None
 
         def field(t: Array, y: Array) -> Any:
+            self.last = t, y
+            if self.first is None:
+                self.first = t, y
             if self._is_vectorized:
                 return anp.ravel(array_of(fun(t, y[:, None], *args)))
             return fun(y, t, *args) if self._is_time_second else fun(t, y, *args)
@@ -142,16 +148,15 @@ def solve_ivp(
     own, state = options | _plain_jacobian(options, args), taken(y0)
     may_go_back = _may_be_adjoint(sensitivity, method, [y0, *call.params])
     stock |= {"t_eval": plain(t_eval), "args": arguments or None}
-    span = plain(start), plain(end)
-    begin = np.array(plain(y0))  # which the solution as a function of time keeps
-    found, sensitivity = _found(may_go_back, sensitivity, bare, span, begin, method=method, **stock, **own)
+    begin = (plain(start), plain(end)), np.array(plain(y0))  # which the solution as a function of time keeps
+    found, sensitivity = _found(may_go_back, sensitivity, bare, *begin, method=method, **stock, **own)
     if is_traced:
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
         return found
     settings = _settings(method, snapshots(own), plain(start), plain(state), arguments)
     atol = np.broadcast_to(settings.options.get("atol", 1e-6), len(found.y))
-    equation = Written(_RightHandSide(call, vectorized), settings, atol)
+    equation = Written(_RightHandSide(call, vectorized), settings, atol, "solve_ivp")
     moments, moving = _moments(taken(found.t), start, end, t_eval)
     problem = Problem(equation, moments, sensitivity, found.y, None if found.sol is None else lambda: found.sol)
     return _result(found, problem, [state, start, moving, *call.params], dense_output)
@@ -396,6 +401,7 @@ def _integrated(call: Call, known: Array, y0: Array, t: Array, options: dict[str
         _RightHandSide(call, False, not options["tfirst"]),
         Settings("LSODA", steps, rtol),
         np.broadcast_to(atol, known.shape[1]),
+        "odeint",
     )
     times = plain(t)
     moving = np.arange(len(times)) if pytree.is_traced(t) else np.zeros(0, int)
