@@ -52,10 +52,17 @@ def carriers_of(walk: Walk) -> set[int]:
 
 
 def taken_out(
-    fun: object, known: Mapping[int, Any], carriers: set[int], contents: Mapping[int, Contents] | None = None
+    fun: object,
+    known: Mapping[int, Any],
+    carriers: set[int],
+    contents: Mapping[int, Contents] | None = None,
+    others: Sequence[int] = (),
 ) -> tuple[list[Any], Make]:
-    """Return the traced values that are known to be in a function, and how to make it again: see `Template.of`."""
-    boxes, template = list(known.values()), Template.of(fun, known, carriers, contents)
+    """Return the traced values that are known to be in a function, and how to make it again: see `Template.of`.
+
+    To make it, what is to be in the place of `others`, which are ids too, comes after these values.
+    """
+    boxes, template = list(known.values()), Template.of(fun, [*known, *others], carriers, contents)
     if not any(isinstance(pytree.plain(box), list | tuple | dict) for box in boxes):
         return boxes, template
     # Traced containers, as autograd's own transforms make them of pytrees, are taken apart into their leaves.
@@ -78,7 +85,7 @@ def unchanged(fun: object, values: Sequence[Any]) -> Any:
 
 def _merged(template: Template, partitions: Sequence[Partition], values: Sequence[Any]) -> Any:
     rest = iter(values)
-    return template([p.merge(rest) for p in partitions])
+    return template([*[p.merge(rest) for p in partitions], *rest])
 
 
 def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:

@@ -77,7 +77,7 @@ def refuse_remembered(name: str) -> NoReturn:
         f"A derivative of what `{name}` found was asked for, and a function that it was given compares a value being "
         "differentiated with another, which it is equal to, and has another derivative than its values: it remembers "
         "what it has computed for that value before, without a derivative. Compute it anew each time, or make the "
-        "object that remembers inside of the function that is differentiated, where it is new each time."
+        "object that remembers anew for each call of the solver: what that call puts there is left out again."
     )
 
 
@@ -88,7 +88,7 @@ def compare_at(points: Sequence[tuple[Any, Any]], make: MakeField, params: Leave
         return [make(leaves[1:])(t, leaves[0])]
 
     for t, y in points:
-        at = functools.partial(slope, plain(t))
+        at = functools.partial(slope, t)
         Compared(at, 1, functools.partial(refuse_remembered, name)).look([y, *params])
 
 

@@ -98,10 +98,9 @@ class Settings(NamedTuple):
 
 
 class RightHandSide(Protocol):
-    """What the user wrote; `first` and `last` are times and states at which it was called."""
+    """What the user wrote; `points` are some of the times and states at which it was called, as made last."""
 
-    first: tuple[Any, Any] | None
-    last: tuple[Any, Any] | None
+    points: list[tuple[Any, Any]]
 
     def __call__(self, params: Sequence[Any]) -> Field:
         """Return the right-hand side for some parameters."""
@@ -142,8 +141,7 @@ class Written:
         yield self._shaped(params)
         if equalities.count() != before and not self._is_compared:
             self._is_compared = True
-            points = [point for point in (self._make.first, self._make.last) if point is not None]
-            compare_at(points, self._shaped, params, self._name)
+            compare_at(list(self._make.points), self._shaped, params, self._name)
 
     def _shaped(self, params: Sequence[Any]) -> Field:
         return functools.partial(_shaped_slope, self._make(params), len(self.atol))

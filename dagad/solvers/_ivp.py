@@ -30,17 +30,19 @@ class _RightHandSide:
 
     def __init__(self, call: Call, is_vectorized: bool, is_time_second: bool = False) -> None:
         self._call, self._is_vectorized, self._is_time_second = call, is_vectorized, is_time_second
-        self.first: tuple[Any, Any] | None = None  # the times and states of calls
-        self.last: tuple[Any, Any] | None = None
+        self.points: list[tuple[Any, Any]] = []
 
     def __call__(self, params: Sequence[Any]) -> Field:
         fun, args = self._call.at(params)
-        self.first = None
+        points: list[tuple[Any, Any]] = []
+        self.points, count, noted = points, 0, 1
 
         def field(t: Array, y: Array) -> Any:
-            self.last = t, y
-            if self.first is None:
-                self.first = t, y
+            nonlocal count, noted
+            count += 1
+            if count == noted:  # some, more and more seldom; copies, as LSODA writes all states into one array
+                noted *= 2
+                points.append((plain(t), np.array(plain(y))))
             if self._is_vectorized:
                 return anp.ravel(array_of(fun(t, y[:, None], *args)))
             return fun(y, t, *args) if self._is_time_second else fun(t, y, *args)
