@@ -78,7 +78,9 @@ class Before:
         own = {
             key for key, part in parts.items() if kind_of(type(part)) is CELL or (key in changed and key in contents)
         }
-        fresh = {key for key in own if _can_be_made(parts[key])}
+        # Something may know an object by its `id`, which another one has not.
+        keyed = {part for held in contents.values() for part in held.parts if type(part) is int}
+        fresh = {key for key in own - keyed if _can_be_made(parts[key])}
         arrays = [key for key in parts if key in changed and key in self._arrays]
         carriers = self._carriers | fresh | leading_to([*fresh, *arrays], owners)
         try:

@@ -80,6 +80,18 @@ def test_objects_that_cannot_be_made_again_stay() -> None:
     assert again[1].last is None
 
 
+def test_objects_that_something_knows_by_their_id_stay() -> None:
+    model = Model()
+    names = {id(model): "a"}
+
+    def fun() -> Any:
+        return names[id(model)]
+
+    then = Before((fun,))
+    model.last = 1.0
+    assert then.at([])[0]() == "a"
+
+
 def test_traced_values_are_put_into_functions_as_they_were() -> None:
     model = Model()
 
