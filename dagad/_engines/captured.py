@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dagad._engines.differences import differs
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import FlatFunction, Leaves
 from dagad._tracing.forward import push
@@ -26,7 +27,6 @@ from dagad._values.kinds import HOMES, INSTANCE, UFUNC, kind_of
 from dagad._values.walk import leading_to
 
 STEP = 1e-5  # how far arguments move, of their size, to see what depends on them
-ROUGH, NOISE = 0.1, 1e-8  # how well a difference has to agree with a derivative; what of the pullback may be noise
 _CONSTANT = (int, str, bytes, type(None), range, slice, np.dtype, np.integer, np.bool_, CodeType)  # bool is an int
 Values = Callable[[Leaves], list[Any]]
 
@@ -146,10 +146,7 @@ class Captured:
         delta = [there - here for there, here in zip(self._near, self._plain, strict=True)]
         here, (moved,) = push(lambda leaves: self._pulled(self.at(leaves), outputs), self._plain, [delta])
         for there, value, tangent in zip(near, here, moved, strict=True):
-            found = np.asarray(there) - np.asarray(value)
-            derived = np.zeros_like(found) if tangent is None else np.asarray(tangent)
-            gap, size = np.linalg.norm(found - derived), max(np.linalg.norm(found), np.linalg.norm(derived))
-            if gap > ROUGH * size + NOISE * np.linalg.norm(np.asarray(value)):
+            if differs(there, value, tangent):
                 raise self._refused("its pullback depends on the arguments in another way than by what it holds")
 
     def _refused(self, how: str) -> NotDifferentiableError:

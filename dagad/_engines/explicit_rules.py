@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dagad._engines.captured import Captured, Values
+from dagad._engines.differences import Compared
 from dagad._errors import NotDifferentiableError, StructureError
+from dagad._tracing import equalities
 from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves, refuse_count
 from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
@@ -92,10 +94,35 @@ def _plain(leaf: Leaf) -> Any:
 
 def traced_pullback(fun: FlatFunction, leaves: Leaves, values: Any) -> Callable[[Any], Any]:
     """Return the pullback at leaves that somebody traces; the function has been called at their plain values."""
+    before = equalities.count()
     try:
-        return checked_pair(fun.run(leaves), fun.name)[1]
+        pullback = checked_pair(fun.run(leaves), fun.name)[1]
     except Exception as error:
         return Captured(fun, leaves, values, explained(error)).at(leaves)
+    if equalities.count() != before:
+        _refuse_remembered(fun, leaves)
+    return pullback
+
+
+def _refuse_remembered(fun: FlatFunction, leaves: Leaves) -> None:
+    """Refuse a function that takes, for the traced arguments, what it has computed for plain ones that are equal."""
+
+    def refuse() -> NoReturn:
+        raise NotDifferentiableError(
+            f"A derivative of a derivative was asked for, through `{fun.name}`, which is marked explicit. It compares "
+            "a value being differentiated with another, which it is equal to, and its pullback has another derivative "
+            "than a difference: it remembers what it has computed for that value before, without a derivative. "
+            "Compute in the pullback, from the arguments and the value, what it needs; or use first derivatives only."
+        )
+
+    Compared(lambda leaves: _pulled_by_ones(fun, leaves), 0, refuse).look(leaves)
+
+
+def _pulled_by_ones(fun: FlatFunction, leaves: Leaves) -> list[Any]:
+    value, pullback = checked_pair(fun.run(leaves), fun.name)
+    outputs = [pytree.plain(part) for part in fun.flatten(value)]
+    seeds = [np.ones_like(part) if pytree.is_differentiable(part) else pytree.zeros_like(part) for part in outputs]
+    return [0.0 if part is None else part for part in fun.extract(pullback(fun.merge(seeds)))]
 
 
 def transposed(

@@ -18,7 +18,7 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._errors import ClosureError, NotDifferentiableError
-from dagad._tracing import refusals
+from dagad._tracing import equalities, refusals
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import SEQUENCES, array_of, operators
@@ -104,6 +104,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
             if fun is not None:
                 try:
                     found = fun(*inputs, called_by_autograd_dispatcher=True)
+                    if ufunc in equalities.OF_ENTRIES:
+                        equalities.noted(found, inputs, equalities.OF_ENTRIES[ufunc])
                     return found if ufunc.nout == 1 else opened(found)
                 except NotImplementedError as error:
                     if not isinstance(error.__cause__, TypeError):  # not for what stands beside a traced array
@@ -115,6 +117,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
             return quick
         if CHANGED:
             refuse_stale_memory(pytree.flatten((args, kwargs))[0])
+        if func in equalities.OF_ARRAYS:
+            return equalities.noted(call_function(func, args, kwargs), args[:2])
         return call_function(func, args, kwargs)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
@@ -162,10 +166,14 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         return _usual_power(self, other) if quick is None else quick
 
     def __eq__(self, other: object) -> Any:
-        return pytree.plain(self) == other if isinstance(other, _WORDS) else super().__eq__(other)
+        if isinstance(other, _WORDS):
+            return pytree.plain(self) == other
+        return equalities.noted(super().__eq__(other), (self, other))
 
     def __ne__(self, other: object) -> Any:
-        return pytree.plain(self) != other if isinstance(other, _WORDS) else super().__ne__(other)
+        if isinstance(other, _WORDS):
+            return pytree.plain(self) != other
+        return equalities.noted(super().__ne__(other), (self, other), of_equal=False)
 
     __hash__ = numpy_boxes.ArrayBox.__hash__
 

@@ -37,13 +37,32 @@ def hoist(fun: object) -> tuple[list[Any], Make]:
     if leads_nowhere(fun):  # often, and quickly seen
         return [], functools.partial(unchanged, fun)
     walk = Walk(fun)
+    carriers = carriers_of(walk)
+    return taken_out(fun, walk.boxes, carriers) if walk.boxes else ([], functools.partial(unchanged, fun))
+
+
+def carriers_of(walk: Walk) -> set[int]:
+    """Return the ids of what leads to traced values; what can't be made again with others in their place is refused."""
     carriers = walk.carriers()
     walk.refuse_names(carriers)
-    if not walk.boxes:
-        return [], functools.partial(unchanged, fun)
-    walk.refuse_ids(carriers)
-    walk.refuse_weak(carriers)
-    boxes, template = list(walk.boxes.values()), Template.of(fun, walk.boxes, carriers)
+    if walk.boxes:
+        walk.refuse_ids(carriers)
+        walk.refuse_weak(carriers)
+    return carriers
+
+
+def taken_out(
+    fun: object,
+    known: Mapping[int, Any],
+    carriers: set[int],
+    contents: Mapping[int, Contents] | None = None,
+    others: Sequence[int] = (),
+) -> tuple[list[Any], Make]:
+    """Return the traced values that are known to be in a function, and how to make it again: see `Template.of`.
+
+    To make it, what is to be in the place of `others`, which are ids too, comes after these values.
+    """
+    boxes, template = list(known.values()), Template.of(fun, [*known, *others], carriers, contents)
     if not any(isinstance(pytree.plain(box), list | tuple | dict) for box in boxes):
         return boxes, template
     # Traced containers, as autograd's own transforms make them of pytrees, are taken apart into their leaves.
@@ -66,7 +85,7 @@ def unchanged(fun: object, values: Sequence[Any]) -> Any:
 
 def _merged(template: Template, partitions: Sequence[Partition], values: Sequence[Any]) -> Any:
     rest = iter(values)
-    return template([p.merge(rest) for p in partitions])
+    return template([*[p.merge(rest) for p in partitions], *rest])
 
 
 def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
@@ -105,17 +124,21 @@ def as_now(fun: object) -> Any:
     return Template.of(fun, arrays, carriers)([part.copy() for part in arrays.values()])
 
 
-def held_by(root: object, is_followed: Callable[[Any], bool]) -> tuple[dict[int, Any], dict[int, list[int]]]:
+def held_by(
+    root: object, is_followed: Callable[[Any], bool], contents: Mapping[int, Contents] | None = None
+) -> tuple[dict[int, Any], dict[int, list[int]]]:
     """Return the arrays and other parts that something holds, by their ids, and the ids of what has each of them.
 
-    Parts that are not followed count as data, with all that they hold.
+    Parts that are not followed count as data, with all that they hold. What is in `contents`, by ids, holds that.
     """
+    known = contents or {}
     parts: dict[int, Any] = {}
     owners: dict[int, list[int]] = {}
     stack = [root]
     while stack:
         owner = stack.pop()
-        for part in kind_of(type(owner)).parts(owner):
+        held = known.get(id(owner))
+        for part in kind_of(type(owner)).parts(owner) if held is None else held.parts:
             is_array, key = type(part) is np.ndarray, id(part)
             if not (is_array or is_followed(part)):
                 continue
@@ -140,6 +163,27 @@ def _is_looked_into(obj: object) -> bool:
     return kind_of(type(obj)) in _LOOKED_INTO
 
 
+class Contents(NamedTuple):
+    """What an object holds: see `Kind`."""
+
+    first: Sequence[Any]
+    rest: Sequence[Any]
+    attributes: Sequence[Any]
+    values: Sequence[Any]
+
+    @property
+    def parts(self) -> list[Any]:
+        """All parts."""
+        return [*self.first, *self.rest, *self.values]
+
+
+def contents_of(obj: object) -> Contents:
+    """Return what an object holds now."""
+    kind = kind_of(type(obj))
+    names, values = attributes_of(obj) if kind.attributes else ((), [])
+    return Contents(kind.first(obj), kind.rest(obj), names, values)
+
+
 class Template:
     """A function with holes where it carried some values; called with others, it makes the function again."""
 
@@ -149,10 +193,19 @@ class Template:
         self._fun = fun
 
     @classmethod
-    def of(cls, fun: object, values: Iterable[int], carriers: set[int]) -> Template:
-        """Make the template, from the ids of the values and of all that leads to them."""
+    def of(
+        cls,
+        fun: object,
+        values: Iterable[int],
+        carriers: set[int],
+        contents: Mapping[int, Contents] | None = None,
+    ) -> Template:
+        """Make the template, from the ids of the values and of all that leads to them.
+
+        What is in `contents`, by ids, held that and no longer does.
+        """
         holes = {key: Hole(number) for number, key in enumerate(values)}
-        return cls(_deeply(_Taken(holes, carriers), fun))
+        return cls(_deeply(_Taken(holes, carriers, contents or {}), fun))
 
     def __call__(self, values: Sequence[Any]) -> Any:
         return _deeply(_Made(values), self._fun)
@@ -191,8 +244,8 @@ class Carrier:
 class _Taken:
     """Takes objects apart: holes for values, carriers for what holds them, all else as it is."""
 
-    def __init__(self, holes: Mapping[int, Hole], carriers: set[int]) -> None:
-        self._holes, self._carriers = holes, carriers
+    def __init__(self, holes: Mapping[int, Hole], carriers: set[int], contents: Mapping[int, Contents]) -> None:
+        self._holes, self._carriers, self._contents = holes, carriers, contents
         self._taken: dict[int, Carrier] = {}
 
     def __call__(self, obj: object) -> Any:
@@ -203,11 +256,9 @@ class _Taken:
             return obj
         if key not in self._taken:
             made = self._taken[key] = Carrier()  # before its parts, which may lead back to it
-            kind = kind_of(type(obj))
-            made.making = kind.making(obj)
-            made.attributes, values = attributes_of(obj) if kind.attributes else ((), [])
-            made.first, made.rest = list(map(self, kind.first(obj))), list(map(self, kind.rest(obj)))
-            made.values = list(map(self, values))
+            made.making = kind_of(type(obj)).making(obj)
+            first, rest, made.attributes, values = self._contents.get(key) or contents_of(obj)
+            made.first, made.rest, made.values = (list(map(self, parts)) for parts in (first, rest, values))
         return self._taken[key]
 
 

@@ -54,7 +54,8 @@ class Held:
 
     def __init__(self, x: Array, low: Array, high: Array, slope: Callable[[Any], Any]) -> None:
         self._x, self._slope = np.asarray(x), slope
-        self._low, self._high = (np.broadcast_to(np.asarray(each, float), self._x.shape) for each in (low, high))
+        # As they are now: a loop may write each round's into one array.
+        self._low, self._high = (np.broadcast_to(np.array(each, float), self._x.shape) for each in (low, high))
         is_lower = self._x - self._low <= self._high - self._x
         # Of few unknowns all that a step may move to a bound which is short enough for a solution.
         radius = FAR * (float(np.linalg.norm(self._x)) + FAR) if self._x.size <= DENSE else 0.0

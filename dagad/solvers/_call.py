@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import autograd.numpy as anp
 import numpy as np
 from scipy.optimize import Bounds
 
+from dagad._engines.differences import Compared
 from dagad._engines.elsewhere import refuse_numbers
 from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
@@ -18,8 +20,10 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.operands import vector_of
 from dagad._types import Array, Value
 from dagad._values import pytree
-from dagad._values.closures import as_now, hoist
+from dagad._values.before import Before
+from dagad._values.closures import hoist
 from dagad._words import name_of
+from dagad.solvers._calls import refuse_remembered
 from dagad.solvers._implicit import given_to_solvers
 
 _LOCKED = frozenset({"cobyqa"})  # these hold a lock of scipy's while they call the function
@@ -53,13 +57,15 @@ class Call:
     def __init__(self, scipys: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         refuse_numbers(f"`dagad.solvers.{name_of(scipys)}`", args, kwargs)
         self.given = dict(inspect.signature(scipys).bind(*args, **kwargs).arguments)
-        _refuse_bounds(self.given.get("bounds"))
+        if "bounds" in self.given:
+            self.given["bounds"] = _own_bounds(self.given["bounds"])
         self.boxes, self._make = hoist(self.given)
         self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
+        before = Before(self.given) if self.boxes else None  # derivatives run the functions later
         with by_itself(str(self.given.get("method")).lower() in _LOCKED):
             self.result = scipys(**self.plain)
-        if self.boxes:  # derivatives run the functions later, after a loop has gone on
-            self._make = hoist(as_now(self.given))[1]
+        if before is not None:
+            self._make = before.at
         self._scipys = scipys
 
     @property
@@ -87,7 +93,8 @@ class Call:
 
         if not pytree.is_differentiable(value) or (is_array and not value.size):
             return value
-        return applied(Followed([value], flat), [x, *self.boxes])[0]
+        compared = Compared(flat, 1, functools.partial(refuse_remembered, self.name))
+        return applied(Followed([value], compared), [x, *self.boxes])[0]
 
     def refuse(self, message: str, remedy: str) -> None:
         """Refuse the derivative of what was not found."""
@@ -97,13 +104,19 @@ class Call:
         )
 
 
-def _refuse_bounds(bounds: object) -> None:
-    if isinstance(bounds, Bounds) and any(map(pytree.is_traced, (bounds.lb, bounds.ub))):
+def _own_bounds(bounds: Any) -> Any:
+    """Return bounds that stay as they are: an iterator is used up by scipy, and a loop may write into arrays."""
+    if isinstance(bounds, Iterator):
+        return list(bounds)
+    if not isinstance(bounds, Bounds):  # arrays in tuples and lists are kept as everything else is
+        return bounds
+    if any(map(pytree.is_traced, (bounds.lb, bounds.ub))):
         raise NotDifferentiableError(
             "A `scipy.optimize.Bounds` was made of values that are being differentiated, and keeps plain numbers. Give "
             "the bounds themselves: `bounds=[(low, high), ...]`, a pair for each unknown, to `minimize`, and "
             "`bounds=(lows, highs)` to `least_squares`."
         )
+    return Bounds(np.array(bounds.lb), np.array(bounds.ub), np.array(bounds.keep_feasible))
 
 
 def positional(given: dict[str, Any]) -> tuple[Any, ...]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
+
+from dagad._engines.differences import Compared
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.tape import traceable
-from dagad._types import Args, Function, Leaf
+from dagad._types import Args, Array, Function, Leaf
 from dagad._values import pytree
-from dagad._values.closures import as_now, hoist
+from dagad._values.before import Before
+from dagad._values.canonical import snapshot
+from dagad._values.closures import hoist
+
+MakeField = Callable[[Sequence[Any]], Callable[[Any, Any], Any]]
 
 
 class Call:
@@ -28,8 +37,8 @@ class Call:
         self._make_then = self._make
 
     def settle(self) -> None:
-        """Keep what is not traced as it is now: derivatives run the function later, after a loop has gone on."""
-        self._make_then = hoist(as_now(self._given))[1]
+        """Keep what is not traced as it is now, before a solver runs the function: derivatives run it later."""
+        self._make_then = Before(self._given).at
 
     def at(self, params: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return the function and its further arguments, with these in the place of the traced values; see `settle`."""
@@ -48,6 +57,39 @@ def _pair(made: tuple[Function, tuple[Any, ...]]) -> tuple[Callable[..., Any], t
 def plain(leaf: Leaf) -> Any:
     """Return a value that nobody traces, as functions are given it where nobody does."""
     return traceable(pytree.plain(leaf))
+
+
+def taken(data: Array) -> Any:
+    """Return data as they are now, in the precision in which scipy computes: derivatives read them later.
+
+    A loop may write each round's state, or its points, into one array.
+    """
+    if not pytree.is_traced(data):
+        return snapshot(np.asarray(data, np.result_type(data, float)))
+    dtype = pytree.dtype_of(plain(data))
+    exact = np.result_type(dtype, float)
+    return data if dtype == exact else data.astype(exact)
+
+
+def refuse_remembered(name: str) -> NoReturn:
+    """Refuse a function whose derivative is not that of its values: it takes what it remembers of another call."""
+    raise NotDifferentiableError(
+        f"A derivative of what `{name}` found was asked for, and a function that it was given compares a value being "
+        "differentiated with another, which it is equal to, and has another derivative than its values: it remembers "
+        "what it has computed for that value before, without a derivative. Compute it anew each time, or make the "
+        "object that remembers anew for each call of the solver: what that call puts there is left out again."
+    )
+
+
+def compare_at(points: Sequence[tuple[Any, Any]], make: MakeField, params: Leaves, name: str) -> None:
+    """Compare the derivative of a right-hand side, or of an integrand, with a difference at some points."""
+
+    def slope(t: Array, leaves: Leaves) -> list[Any]:
+        return [make(leaves[1:])(t, leaves[0])]
+
+    for t, y in points:
+        at = functools.partial(slope, t)
+        Compared(at, 1, functools.partial(refuse_remembered, name)).look([y, *params])
 
 
 def is_anything_traced(*values: Any) -> bool:

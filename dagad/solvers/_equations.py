@@ -20,6 +20,7 @@ import numpy as np
 
 from dagad._errors import NotDifferentiableError
 from dagad._executors.member import by_itself
+from dagad._tracing import equalities
 from dagad._tracing.forward import TangentNode, push
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
@@ -30,6 +31,7 @@ from dagad._tracing.tape import refuse_stale, traceable, traced
 from dagad._tracing.traced_array import TracedArray, array_of_numbers, new_box
 from dagad._types import Array, Leaf
 from dagad._values import pytree
+from dagad.solvers._calls import compare_at
 
 # From a time and a state to its slope.
 Field = Callable[[Any, Any], Any]
@@ -98,6 +100,15 @@ class Settings(NamedTuple):
         return found
 
 
+class RightHandSide(Protocol):
+    """What the user wrote; `points` are some of the times and states at which it was called, as made last."""
+
+    points: list[tuple[Any, Any]]
+
+    def __call__(self, params: Sequence[Any]) -> Field:
+        """Return the right-hand side for some parameters."""
+
+
 class Equation(Protocol):
     """A right-hand side that depends on parameters.
 
@@ -122,13 +133,21 @@ class Equation(Protocol):
 class Written:
     """The user's equation: `make` returns its right-hand side for some parameters."""
 
-    def __init__(self, make: Callable[[Sequence[Any]], Field], settings: Settings, atol: np.ndarray) -> None:
+    def __init__(self, make: RightHandSide, settings: Settings, atol: np.ndarray, name: str) -> None:
         self._make, self.settings, self.atol, self.n_moving = make, settings, atol, len(atol)
+        self._name, self._is_compared = name, False
 
     @contextlib.contextmanager
     def field(self, params: Sequence[Any]) -> Iterator[Field]:
         """Give the right-hand side, which returns an array; see `Equation.field`."""
-        yield functools.partial(_shaped_slope, self._make(params), len(self.atol))
+        before = equalities.count()
+        yield self._shaped(params)
+        if equalities.count() != before and not self._is_compared:
+            self._is_compared = True
+            compare_at(list(self._make.points), self._shaped, params, self._name)
+
+    def _shaped(self, params: Sequence[Any]) -> Field:
+        return functools.partial(_shaped_slope, self._make(params), len(self.atol))
 
 
 def _shaped_slope(field: Field, n_states: int, t: Array, y: Array) -> Any:

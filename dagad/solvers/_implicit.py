@@ -7,6 +7,7 @@ the solver, and the matrix is made, once for each solution, of plain numbers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import autograd.numpy as anp
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, gmres
 
+from dagad._engines.differences import Compared
 from dagad._engines.elsewhere import keep_rule
 from dagad._engines.ruled import applied, moved_along, pulled_back
 from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
@@ -24,9 +26,11 @@ from dagad._tracing.operands import joined, vector_of
 from dagad._tracing.tape import refuse_boxes
 from dagad._types import Array
 from dagad._values import pytree
+from dagad._values.before import Before
 from dagad._values.closures import as_now, hoist
 from dagad._values.partition import Partition
 from dagad._words import described, name_of
+from dagad.solvers._calls import refuse_remembered
 from dagad.solvers._factors import AS_THEY_ARE, IN_UNITS, Factors, OwnUnits, Units, own_units
 
 LinearSolve = Callable[[Callable[[Any], Any], Any], Any]
@@ -78,6 +82,7 @@ class System:
             )
         self.shapes = [np.shape(value) for value in self.values]
         self.size = sum(int(np.prod(shape)) for shape in self.shapes)
+        self._compared = Compared(self._vector, len(self.values), functools.partial(refuse_remembered, name))
         self._factors: Any = None
         self._is_seen = False
 
@@ -87,7 +92,12 @@ class System:
 
     def residual(self, xs: Leaves, leaves: Leaves) -> Any:
         """Return the residual as one vector."""
-        found = self._equations(self._partition.merge(iter(xs)), leaves)
+        vector: Any = self._compared([*xs, *leaves])[0]
+        return vector
+
+    def _vector(self, both: Leaves) -> list[Any]:
+        n = len(self.values)
+        found = self._equations(self._partition.merge(iter(both[:n])), both[n:])
         _refuse_no_numbers(found, self.name)
         vector = vector_of(found)
         if vector.size != self.size:
@@ -95,7 +105,7 @@ class System:
                 f"`residual` returned {vector.size} numbers for {self.size} unknowns of `{self.name}`. Return as many "
                 "equations as there are unknowns."
             )
-        return vector
+        return [vector]
 
     def split(self, vector: Array) -> list[Any]:
         """Return the parts of a vector that belong to the unknowns."""
@@ -389,8 +399,8 @@ def implicit(
             return solve(*args)
         own_solve, _, plain, own_linear = make(list(map(given_to_solvers, boxes)))
         x = own_solve(*plain)
-        # Derivatives run these later, after a loop has gone on, say.
-        own_linear, then = as_now(own_linear), hoist(as_now((solve, residual, args, linear_solve)))[1]
+        # Derivatives run these later, after a loop has gone on, say; what `solve` has put down for them is there.
+        own_linear, then = as_now(own_linear), Before((solve, residual, args, linear_solve)).at
 
         def equations(x: Array, leaves: Leaves) -> Any:
             _, own_residual, own_args, _ = then(leaves)

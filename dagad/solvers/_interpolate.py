@@ -15,7 +15,7 @@ from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._values.canonical import snapshot
 from dagad.solvers import _splines
-from dagad.solvers._calls import is_anything_traced, plain
+from dagad.solvers._calls import is_anything_traced, plain, taken
 
 _ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
 
@@ -33,7 +33,7 @@ class Piecewise:
         if not is_anything_traced(self.c, self.x, points):
             return self._stock(x, nu, extrapolate)
         mode = self._mode(extrapolate)
-        return _splines.value_at(self.c, self.x, points, nu=nu, extrapolate=mode, axis=self._stock.axis)
+        return _splines.value_at(self.c, self.x, _kept(points), nu=nu, extrapolate=mode, axis=self._stock.axis)
 
     def derivative(self, nu: int = 1) -> Piecewise:
         """Return the derivative, piecewise polynomials too."""
@@ -42,12 +42,7 @@ class Piecewise:
         found = self._stock.derivative(nu)
         if not is_anything_traced(self.c, self.x):
             return Piecewise(found, found.c, found.x)
-        c, degree = self.c, len(plain(self.c)) - 1
-        for _ in range(nu):
-            powers = np.arange(degree, 0, -1.0)
-            c = c[:-1] * _splines.along(powers, c) if degree > 0 else 0.0 * c
-            degree -= 1
-        return Piecewise(found, c, self.x)
+        return Piecewise(found, _splines.derivative(self.c, nu), self.x)
 
     def antiderivative(self, nu: int = 1) -> Piecewise:
         """Return the integral from the first node on, piecewise polynomials too."""
@@ -56,10 +51,7 @@ class Piecewise:
         found = self._stock.antiderivative(nu)
         if not is_anything_traced(self.c, self.x):
             return Piecewise(found, found.c, found.x)
-        c = self.c
-        for _ in range(nu):
-            c = _splines.antiderivative(c, self.x)
-        return Piecewise(found, c, self.x)
+        return Piecewise(found, _splines.antiderivative(self.c, self.x, nu=nu), self.x)
 
     def integrate(self, a: Array, b: Array, extrapolate: object = None) -> Any:
         """Return the integral between two limits."""
@@ -72,7 +64,7 @@ class Piecewise:
                 "The integral of a periodic spline is being differentiated, which dagad can't. Integrate within the "
                 "period, with `extrapolate=True`."
             )
-        return _splines.integral_between(self.c, self.x, a, b, extrapolate=mode)
+        return _splines.integral_between(self.c, self.x, _kept(a), _kept(b), extrapolate=mode)
 
     def _mode(self, extrapolate: object) -> Any:
         return self._stock.extrapolate if extrapolate is None else extrapolate
@@ -139,7 +131,7 @@ def CubicSpline(
     from scipy import interpolate
 
     refuse_numbers("`dagad.solvers.CubicSpline`", x, y, bc_type)
-    x, y, (orders, values) = *map(_opened, (x, y)), _ends(bc_type)
+    x, y, (orders, values) = _kept(_opened(x)), _opened(y), _ends(bc_type)
     is_traced = is_anything_traced(x, y, values)
     asked = bc_type
     if is_traced and not isinstance(bc_type, str):
@@ -148,20 +140,12 @@ def CubicSpline(
     stock = interpolate.CubicSpline(plain(x), plain(y), axis, asked, extrapolate)
     if not is_traced:
         return Piecewise(stock, stock.c, stock.x)
-    return Piecewise(stock, _splines.cubic(_exact(x), _exact(y), *values, orders=orders, axis=axis), _exact(x))
+    x, y = taken(x), taken(y)
+    return Piecewise(stock, _splines.cubic(x, y, *values, orders=orders, axis=axis), x)
 
 
 def _opened(data: Tree) -> Any:
     return array_of(pytree.all_opened(data))
-
-
-def _exact(data: Tree) -> Any:
-    """Return data in the precision in which scipy computes."""
-    if not pytree.is_traced(data):
-        return np.asarray(data, np.result_type(data, float))
-    dtype = pytree.dtype_of(plain(data))
-    exact = np.result_type(dtype, float)
-    return data if dtype == exact else data.astype(exact)
 
 
 def _ends(bc_type: Any) -> tuple[tuple[Any, ...], list[Any]]:
@@ -170,7 +154,7 @@ def _ends(bc_type: Any) -> tuple[tuple[Any, ...], list[Any]]:
     if len(ends) != 2:
         return (ends, ends), [0.0, 0.0]  # scipy says what is wrong
     pairs = [_ORDERS.get(end, (end, 0.0)) if isinstance(end, str) else tuple(end) for end in ends]
-    return tuple(order for order, _ in pairs), [array_of(value) for _, value in pairs]
+    return tuple(order for order, _ in pairs), [_kept(array_of(value)) for _, value in pairs]
 
 
 @public
@@ -217,11 +201,12 @@ def PchipInterpolator(
     from scipy import interpolate
 
     refuse_numbers("`dagad.solvers.PchipInterpolator`", x, y)
-    x, y = map(_opened, (x, y))
+    x, y = _kept(_opened(x)), _opened(y)
     stock = interpolate.PchipInterpolator(plain(x), plain(y), axis, extrapolate)
     if not is_anything_traced(x, y):
         return Piecewise(stock, stock.c, stock.x)
-    return Piecewise(stock, _splines.monotone(_exact(x), _exact(y), axis=axis), _exact(x))
+    x, y = taken(x), taken(y)
+    return Piecewise(stock, _splines.monotone(x, y, axis=axis), x)
 
 
 # What interp1d takes between two nodes: those at the left and at the right for "linear", one of them otherwise.
@@ -241,7 +226,7 @@ class Interpolated:
         if not is_anything_traced(self.x, self.y, points):
             return self._stock(x)
         self.check()
-        return _interpolated(self.x, self.y, points, **self._options)
+        return _interpolated(self.x, self.y, _kept(points), **self._options)
 
     def check(self) -> None:
         """Refuse to differentiate another kind."""
@@ -283,6 +268,8 @@ def _definition(
         order = np.argsort(plain(x), kind="mergesort")
         x, y = x[order], y[order]
     nodes, at = plain(x), np.ravel(plain(points))
+    is_nan = np.isnan(at) & (kind in ("linear", "slinear"))  # the others take one of the nodes there too
+    points = _splines.known(points, nodes[0]) if np.any(is_nan) else points
     if kind in ("linear", "slinear"):
         high = np.clip(np.searchsorted(nodes, at), 1, len(nodes) - 1)
         share = (anp.reshape(points, (-1,)) - x[high - 1]) / (x[high] - x[high - 1])
@@ -294,10 +281,22 @@ def _definition(
         is_filled = (at < nodes[0]) | (at > nodes[-1])
     elif kind in ("previous", "next"):  # nothing is before the first one, or after the last
         is_filled = at < nodes[0] if kind == "previous" else at > nodes[-1]
-    found = anp.where(_splines.along(is_filled, y), 0.0, found)
+    is_lost = is_nan | _are_filled_with_nan(at, nodes, is_filled, fill_value)
+    found = anp.where(_splines.along(is_filled & ~is_lost, y), 0.0, found)
+    if np.any(is_lost):
+        found = _splines.lost(found, _splines.along(is_lost, y))
     shape = np.shape(plain(points))
     found = anp.reshape(found, (*shape, *np.shape(plain(y))[1:]))
     return anp.moveaxis(found, list(range(len(shape))), list(range(axis, axis + len(shape)))) if axis else found
+
+
+def _are_filled_with_nan(at: Array, nodes: Array, is_filled: Array, fill_value: Any) -> Any:
+    """Return which points are beyond the nodes where nothing is filled in."""
+    if isinstance(fill_value, str):
+        return is_filled
+    below, above = fill_value if isinstance(fill_value, tuple) and len(fill_value) == 2 else (fill_value, fill_value)
+    is_nan = [np.ndim(fill) == 0 and np.isnan(fill) for fill in (below, above)]  # an array has entries of both kinds
+    return is_filled & np.where(at < nodes[0], *is_nan)
 
 
 def _chosen(nodes: Array, at: Array, kind: str) -> Any:
@@ -389,4 +388,5 @@ def interp1d(
 
 
 def _kept(data: Tree) -> Any:
+    """Return data, or points, as they are now: a loop may write each round's into one array."""
     return data if pytree.is_traced(data) else snapshot(np.asarray(data))

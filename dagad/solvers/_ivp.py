@@ -16,9 +16,10 @@ from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
 from dagad._types import Args, Array
 from dagad._values import pytree
+from dagad._values.canonical import snapshots
 from dagad._values.closures import hoist
 from dagad._words import described
-from dagad.solvers._calls import Call, is_anything_traced, plain, refuse_traced_options
+from dagad.solvers._calls import Call, is_anything_traced, plain, refuse_traced_options, taken
 from dagad.solvers._equations import Field, Settings, Written, check_solved, is_implicit, is_kind_of, pattern_of, solved
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
@@ -32,11 +33,19 @@ class _RightHandSide:
 
     def __init__(self, call: Call, is_vectorized: bool, is_time_second: bool = False) -> None:
         self._call, self._is_vectorized, self._is_time_second = call, is_vectorized, is_time_second
+        self.points: list[tuple[Any, Any]] = []
 
     def __call__(self, params: Sequence[Any]) -> Field:
         fun, args = self._call.at(params)
+        points: list[tuple[Any, Any]] = []
+        self.points, count, noted = points, 0, 1
 
         def field(t: Array, y: Array) -> Any:
+            nonlocal count, noted
+            count += 1
+            if count == noted:  # some, more and more seldom; copies, as LSODA writes all states into one array
+                noted *= 2
+                points.append((plain(t), np.array(plain(y))))
             if self._is_vectorized:
                 return anp.ravel(array_of(fun(t, y[:, None], *args)))
             return fun(y, t, *args) if self._is_time_second else fun(t, y, *args)
@@ -142,20 +151,21 @@ def solve_ivp(
         raise NotDifferentiableError(_EVENTS)
     _refuse_stale([start, end, y0, t_eval, *call.params], "solve_ivp")
     bare, arguments = call.plain()
-    own = options | _plain_jacobian(options, args)
+    own, state = options | _plain_jacobian(options, args), taken(y0)
     may_go_back = _may_be_adjoint(sensitivity, method, [y0, *call.params])
     stock |= {"t_eval": plain(t_eval), "args": arguments or None}
-    span = plain(start), plain(end)
-    found, sensitivity = _found(may_go_back, sensitivity, bare, span, plain(y0), method=method, **stock, **own)
+    begin = (plain(start), plain(end)), np.array(plain(y0))  # which the solution as a function of time keeps
+    found, sensitivity = _found(may_go_back, sensitivity, bare, *begin, method=method, **stock, **own)
     if is_traced:
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
         return found
-    settings, n = _settings(method, own, span[0], plain(y0), arguments), len(found.y)
-    equation = Written(_RightHandSide(call, vectorized), settings, np.broadcast_to(options.get("atol", 1e-6), n))
-    moments, moving = _moments(found.t, start, end, t_eval)
+    settings = _settings(method, snapshots(own), plain(start), plain(state), arguments)
+    atol = np.broadcast_to(settings.options.get("atol", 1e-6), len(found.y))
+    equation = Written(_RightHandSide(call, vectorized), settings, atol, "solve_ivp")
+    moments, moving = _moments(taken(found.t), start, end, t_eval)
     problem = Problem(equation, moments, sensitivity, found.y, None if found.sol is None else lambda: found.sol)
-    return _result(found, problem, [_state(y0), start, moving, *call.params], dense_output)
+    return _result(found, problem, [state, start, moving, *call.params], dense_output)
 
 
 _EVENTS = (
@@ -235,18 +245,9 @@ def _may_be_adjoint(sensitivity: str, method: object, leaves: Sequence[Any]) -> 
     return sum(sizes) > adjoint_in_directions(n_states, sum(sizes[1:]), is_implicit(method), 1)
 
 
-def _state(y0: Array) -> Any:
-    """Return the initial state in the precision in which scipy computes."""
-    if not pytree.is_traced(y0):
-        return np.asarray(y0, np.result_type(y0, float))
-    dtype = pytree.dtype_of(pytree.plain(y0))
-    exact = np.result_type(dtype, float)
-    return y0 if dtype == exact else y0.astype(exact)
-
-
 def _moments(times: Array, start: Array, end: Array, t_eval: Array) -> tuple[Moments, Any]:
     """Return when the solution is wanted, and those of these times that are being differentiated."""
-    times, span = np.asarray(times, float), abs(pytree.plain(end) - pytree.plain(start))
+    span = abs(pytree.plain(end) - pytree.plain(start))
     if pytree.is_traced(t_eval):
         return Moments(times, np.arange(len(times)), span), t_eval
     if t_eval is None and is_anything_traced(start, end):  # the steps in between stay where they are
@@ -258,8 +259,9 @@ def _result(found: Any, problem: Problem, leaves: list[Any], dense_output: bool)
     result = type(found)(found)
     result.y = solution(problem, leaves)
     moments, moving = problem.moments, leaves[MOVING]
+    result.t = np.array(found.t)  # the user's own: that one the solution as a function of time may have
     if len(moments.moving):
-        result.t = found.t + anp.dot(moving - plain(moving), spread(moments))
+        result.t = result.t + anp.dot(moving - plain(moving), spread(moments))
     result.sol = Solution(found.sol, problem, leaves) if dense_output else None
     return result
 
@@ -274,7 +276,7 @@ class Solution:
         """Return the solution at a time, or in columns for several."""
         t = array_of(pytree.all_opened(t))
         at = plain(t)
-        known, times = self._stock(at), np.atleast_1d(np.asarray(at, float))
+        known, times = self._stock(at), np.atleast_1d(taken(at))
         first, last = self._stock.t_min, self._stock.t_max
         if not np.all((first <= times) & (times <= last)):  # nan is in no interval
             raise NotDifferentiableError(
@@ -382,6 +384,7 @@ def odeint(
         )
     _refuse_stale([y0, t, *call.params], "odeint")
     bare, arguments = call.plain()
+    state, times, own = taken(y0), taken(t), snapshots({**options, "tfirst": tfirst})
     if callable(Dfun):
         stock["Dfun"] = Call(Dfun, arguments).plain()[0]
     known, facts = integrate.odeint(bare, plain(y0), plain(t), arguments, full_output=1, **stock)
@@ -390,7 +393,7 @@ def odeint(
             f"A solution of `odeint` is being differentiated, and scipy says: {facts['message']} Try other tolerances, "
             "or `dagad.solvers.solve_ivp` with another method."
         )
-    found = _integrated(call, known, y0, t, {**options, "tfirst": tfirst}, sensitivity)
+    found = _integrated(call, known, state, times, own, sensitivity)
     return (found, facts) if full_output else found
 
 
@@ -406,9 +409,10 @@ def _integrated(call: Call, known: Array, y0: Array, t: Array, options: dict[str
         _RightHandSide(call, False, not options["tfirst"]),
         Settings("LSODA", steps, rtol),
         np.broadcast_to(atol, known.shape[1]),
+        "odeint",
     )
-    times = np.asarray(plain(t), float)
+    times = plain(t)
     moving = np.arange(len(times)) if pytree.is_traced(t) else np.zeros(0, int)
     moments = Moments(times, moving, abs(times[-1] - times[0]))
-    leaves = [anp.reshape(_state(y0), (-1,)), t[0], t if len(moving) else np.zeros(0), *call.params]
+    leaves = [anp.reshape(y0, (-1,)), t[0], t if len(moving) else np.zeros(0), *call.params]
     return anp.transpose(solution(Problem(equation, moments, sensitivity, known.T), leaves))

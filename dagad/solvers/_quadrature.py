@@ -17,6 +17,7 @@ import numpy as np
 from dagad._engines.elsewhere import refuse_numbers
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
+from dagad._tracing import equalities
 from dagad._tracing.embedded import Trace, innermost
 from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.forward import TangentNode
@@ -28,7 +29,7 @@ from dagad._tracing.tape import TapeNode, pull, refuse_stale, traceable, traced
 from dagad._tracing.traced_array import new_box
 from dagad._types import Args, Array, Cotangent, Value
 from dagad._values import pytree
-from dagad.solvers._calls import Call, is_anything_traced, plain, refuse_traced_options
+from dagad.solvers._calls import Call, compare_at, is_anything_traced, plain, refuse_traced_options
 
 # From a place to what is integrated, a flat array.
 Field = Callable[[Any], Any]
@@ -65,19 +66,29 @@ class Written:
     sizes = np.ones(1)
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        self._call, self._is_compared = call, False
 
     @contextlib.contextmanager
     def field(self, params: Sequence[Any]) -> Iterator[Field]:
         """Give the integrand; see `Integrand.field`."""
         fun, args = self._call.at(params)
+        before, last = equalities.count(), None
 
         def integrand(x: Array) -> Any:
+            nonlocal last
+            last = x
             found = array_of(fun(x, *args))
             refuse_stale(found, "What an integrand returned")
             return anp.reshape(found, (1,))
 
         yield integrand
+        if equalities.count() != before and last is not None and not self._is_compared:
+            self._is_compared = True
+            compare_at([(0.0, last)], self._of_two, params, "quad")
+
+    def _of_two(self, params: Sequence[Any]) -> Callable[[Any, Any], Any]:
+        fun, args = self._call.at(params)
+        return lambda _, x: anp.reshape(array_of(fun(x, *args)), (1,))
 
 
 class Moved:

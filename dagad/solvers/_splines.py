@@ -37,7 +37,7 @@ def _stock_tridiagonal(lower: Array, diagonal: Array, upper: Array, b: Array) ->
 
     bands = np.zeros((3, len(diagonal)), np.result_type(lower, diagonal, upper))
     bands[0, 1:], bands[1], bands[2, :-1] = upper, diagonal, lower
-    return solve_banded((1, 1), bands, b.reshape(len(b), -1)).reshape(b.shape)
+    return solve_banded((1, 1), bands, b.reshape(len(b), -1), check_finite=False).reshape(b.shape)
 
 
 def _tridiagonal_vjp(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
@@ -189,6 +189,43 @@ cubic, monotone = primitive_of(_stock_cubic, _cubic), primitive_of(_stock_monoto
 # Values
 
 
+def _stock_lost(found: Array, is_lost: Array) -> Any:
+    return np.where(is_lost, np.nan, found)
+
+
+def _lost_vjp(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    del argnums, ans, kwargs
+    # What nobody asks of stays so: he may have masked what is nan.
+    return lambda cotangent: (lost(cotangent, args[1] & (plain(cotangent) != 0.0)),)
+
+
+def _lost_jvp(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    del argnums, ans, kwargs
+    return lost(tangents[0], args[1])
+
+
+# Puts nan for values that are not there; their derivatives are nan too.
+lost = own_primitive(_stock_lost, _lost_vjp, _lost_jvp)
+
+
+def _stock_known(points: Array, node: float) -> Any:
+    return np.where(np.isnan(points), node, points)
+
+
+def _known_vjp(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    del argnums, ans, args, kwargs
+    return lambda cotangent: (cotangent,)
+
+
+def _known_jvp(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    del argnums, ans, args, kwargs
+    return tangents[0]
+
+
+# Puts a node for points that are nan, which would spoil the cotangents of others: zero times nan is nan.
+known = own_primitive(_stock_known, _known_vjp, _known_jvp)
+
+
 def _stock_value(
     c: Array, x: Array, points: Array, nu: int, extrapolate: bool | Literal["periodic"] | None, axis: int
 ) -> Any:
@@ -205,25 +242,36 @@ def _value(
         period = x[-1] - x[0]
         points = points - period * np.floor((plain(points) - plain(x[0])) / plain(period))
     shape, trail = np.shape(plain(points)), np.shape(plain(c))[2:]
-    index = np.clip(np.searchsorted(plain(x), np.ravel(plain(points)), "right") - 1, 0, len(plain(x)) - 2)
+    nodes, at = plain(x), np.ravel(plain(points))
+    is_lost = np.isnan(at) if extrapolate else ~((at >= nodes[0]) & (at <= nodes[-1]))
+    points = known(points, nodes[0]) if np.any(is_lost) else points
+    index = np.clip(np.searchsorted(nodes, at, "right") - 1, 0, len(nodes) - 2)
     beyond = along(anp.reshape(points, (-1,)) - x[index], np.zeros((1, *trail)))
     degree = len(plain(c)) - 1
     found: Any = np.zeros((len(index), *trail))
     for row in range(degree + 1 - nu):
         factor = float(np.prod(np.arange(degree - row - nu + 1, degree - row + 1)))
         found = found * beyond + factor * c[row][index]
+    if np.any(is_lost):
+        found = lost(found, along(is_lost, found))
     found = anp.reshape(found, (*shape, *trail))
     return anp.moveaxis(found, list(range(len(shape))), list(range(axis, axis + len(shape)))) if axis else found
 
 
-def _stock_antiderivative(c: Array, x: Array) -> Any:
+def _stock_antiderivative(c: Array, x: Array, nu: int) -> Any:
     from scipy.interpolate import PPoly
 
-    return PPoly.construct_fast(c, x).antiderivative().c
+    return PPoly.construct_fast(c, x).antiderivative(nu).c
 
 
-def _antiderivative(c: Array, x: Array) -> Any:
-    """Return the coefficients of the integral from the first node on."""
+def _antiderivative(c: Array, x: Array, nu: int) -> Any:
+    """Return the coefficients of the integral from the first node on, or of its integral, and so on."""
+    for _ in range(nu):
+        c = _one_antiderivative(c, x)
+    return c
+
+
+def _one_antiderivative(c: Array, x: Array) -> Any:
     powers = along(np.arange(len(plain(c)), 0, -1), c)
     raised, width = c / powers, along(x[1:] - x[:-1], c[0])
     pieces = raised[0] * width
@@ -242,8 +290,16 @@ def _stock_integral(c: Array, x: Array, a: Array, b: Array, extrapolate: bool | 
 
 def _integral(c: Array, x: Array, a: Array, b: Array, extrapolate: bool | Literal["periodic"] | None) -> Any:
     """Return the integral between two limits."""
-    whole = _antiderivative(c, x)
+    whole = _one_antiderivative(c, x)
     return _value(whole, x, b, 0, extrapolate, 0) - _value(whole, x, a, 0, extrapolate, 0)
+
+
+def derivative(c: Array, nu: int) -> Any:
+    """Return the coefficients of a derivative, with scipy's bits."""
+    from scipy.special import poch
+
+    n = len(plain(c)) - nu
+    return c[:n] * along(poch(np.arange(n, 0, -1.0), nu), c) if nu and n > 0 else 0.0 * c[:1] if nu else c
 
 
 value_at, integral_between = primitive_of(_stock_value, _value), primitive_of(_stock_integral, _integral)

@@ -213,6 +213,42 @@ def test_a_library_that_keeps_something_between_two_calls_is_found_out_by_a_diff
         second(remembers)
 
 
+class Last:
+    rows = 0
+    t: Any = None
+    found: Any = None
+
+
+@pytest.mark.parametrize("is_equal", [np.array_equal, np.allclose, lambda a, b: np.all(a == b)])
+def test_a_value_and_slope_that_are_remembered_have_no_second_derivative(is_equal: Any) -> None:
+    def remembers(rows: Any, t: Any) -> Any:
+        if Last.t is None or Last.rows != len(rows) or not is_equal(t, Last.t):
+            Last.t, Last.rows, Last.found = t, len(rows), (np.sum(rows) * t**3, 3.0 * t**2 * np.sum(rows))
+        value, slope = Last.found
+        return value, lambda seed: (None, seed * slope)
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(explicit(remembers), ROWS[:3], t, grainsize=4, scheduler="sync")
+
+    Last.t = None
+    for derivative in (dagad.hessian(loss), dagad.jacfwd(dagad.grad(loss))):
+        with pytest.raises(dagad.NotDifferentiableError, match="it remembers what it has computed"):
+            derivative(0.7)
+    Last.t = None
+    assert dagad.grad(loss)(0.7) == pytest.approx(3.0 * 0.49 * np.sum(ROWS[:3]))
+
+
+def test_an_explicit_function_that_asks_whether_an_argument_is_zero_has_its_second_derivative() -> None:
+    def asks(rows: Any, t: Any) -> Any:
+        slope = 2.0 * t if t == 0.0 else t + t
+        return np.sum(rows) * t**2, lambda seed: (None, seed * slope * np.sum(rows))
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(explicit(asks), ROWS, t, grainsize=4, scheduler="sync")
+
+    assert dagad.hessian(loss)(0.0) == pytest.approx(2.0 * np.sum(ROWS))
+
+
 KEPT: dict[str, float] = {}
 
 

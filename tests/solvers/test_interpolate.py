@@ -207,3 +207,57 @@ def test_roots_of_splines_and_other_kinds_are_refused() -> None:
         dagad.grad(lambda b: CubicSpline(X, np.append(Y[:-1], Y[0]), bc_type="periodic").integrate(0.0, b))(9.0)
     with pytest.raises(ValueError, match="strictly increasing"):
         CubicSpline(X[::-1], Y)
+
+
+def nans_of(jacobian: Any) -> Any:
+    return np.isnan(jacobian).reshape(len(jacobian), -1).any(axis=1)
+
+
+@pytest.mark.parametrize("extrapolate", [True, False])
+@pytest.mark.parametrize("make", [CubicSpline, PchipInterpolator])
+def test_splines_are_nan_in_their_derivatives_where_they_are_in_their_values(make: Any, extrapolate: bool) -> None:
+    points = np.array([np.nan, -1.0, 0.3, 1.2, 9.0])
+
+    def values(y: Any, points: Any) -> Any:
+        return make(X, y, extrapolate=extrapolate)(points)
+
+    is_nan = np.isnan(values(Y, points))
+    right = differences(lambda y: values(y, points), Y)
+    for jacobian in (dagad.jacfwd, dagad.jacrev):
+        of_y, of_points = jacobian(values, (0, 1))(Y, points)
+        np.testing.assert_array_equal(nans_of(of_y), is_nan)
+        np.testing.assert_array_equal(np.isnan(np.diag(of_points)), is_nan)
+        close(of_y[~is_nan], right[~is_nan], 1e-5)
+    masked = dagad.grad(lambda y: np.sum(np.where(is_nan, 0.0, values(y, points))))(Y)
+    close(masked, np.sum(right[~is_nan], axis=0), 1e-5)
+
+
+def test_an_integral_beyond_the_ends_has_no_derivative_where_it_has_no_value() -> None:
+    for derivative in (dagad.grad, dagad.jacfwd):
+        assert np.isnan(derivative(lambda b: CubicSpline(X, Y, extrapolate=False).integrate(0.0, b))(5.0))
+
+
+@pytest.mark.parametrize("fill_value", [np.nan, (np.nan, 3.0), (-1.0, np.nan), "extrapolate"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_interp1d_is_nan_in_its_derivatives_where_it_is_in_its_values(kind: str, fill_value: Any) -> None:
+    points = np.array([np.nan, -1.0, 0.3, 1.2, 9.0])
+
+    def values(y: Any, points: Any) -> Any:
+        return interp1d(X, y, kind=kind, bounds_error=False, fill_value=fill_value)(points)
+
+    is_nan = np.isnan(values(Y, points))
+    for jacobian in (dagad.jacfwd, dagad.jacrev):
+        of_y, _ = jacobian(values, (0, 1))(Y, points)
+        np.testing.assert_array_equal(nans_of(of_y), is_nan)
+        close(of_y[~is_nan], differences(lambda y: values(y, points), Y)[~is_nan])
+    if kind == "linear":
+        assert np.isnan(dagad.grad(interp1d(X, Y))(np.nan))
+
+
+@pytest.mark.parametrize("make", [CubicSpline, PchipInterpolator])
+def test_integrals_of_integrals_and_their_derivatives_have_scipys_bits(make: Any) -> None:
+    stock, points = getattr(scipy.interpolate, make.__name__)(X, Y), np.linspace(-0.5, 4.0, 50)
+    for up in range(5):
+        for down in range(6):
+            found = dagad.vjp(lambda y, n=up, m=down: make(X, y).antiderivative(n).derivative(m)(points), Y)[0]
+            np.testing.assert_array_equal(found, stock.antiderivative(up).derivative(down)(points))

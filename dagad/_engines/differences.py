@@ -1,0 +1,76 @@
+"""Derivatives compared with differences, where a function may keep something between two calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dagad._tracing import equalities
+from dagad._tracing.flat_functions import Flat, Leaves
+from dagad._tracing.forward import push
+from dagad._tracing.tape import traceable
+from dagad._types import Leaf, Tangent, Value
+from dagad._values import pytree
+
+STEP = 1e-4  # how far arguments move, of their size: further than what is usually taken for equal
+ROUGH, NOISE = 0.1, 1e-8  # how well a difference has to agree with a derivative; what of the value may be noise
+
+
+class Compared:
+    """A function of leaves whose derivative is compared with a difference, once, if it may take what it remembers.
+
+    That is where it has found a value being differentiated equal to another: see `equalities`. `refuse` is called if
+    they don't agree. The first leaves, so many, are states, which are compared with zero more often than not: what is
+    zero in them stays.
+    """
+
+    def __init__(self, fun: Flat, n_states: int, refuse: Callable[[], Any]) -> None:
+        self._fun, self._n_states, self._refuse, self._is_seen = fun, n_states, refuse, False
+
+    def __call__(self, leaves: Leaves) -> list[Any]:
+        """Return what the function does."""
+        before = equalities.count()
+        found = self._fun(leaves)
+        if equalities.count() != before:
+            self.look(leaves)
+        return found
+
+    def look(self, leaves: Leaves) -> None:
+        """Compare, at the plain values of these leaves."""
+        if self._is_seen:
+            return
+        self._is_seen = True
+        here = [traceable(pytree.plain(leaf)) for leaf in leaves]
+        for place, leaf in enumerate(here):
+            if not pytree.is_differentiable(leaf):
+                continue
+            self._fun(here)  # what it remembers is of this point
+            there, delta = list(here), [None] * len(here)
+            there[place] = _moved(leaf, 0.0 if place < self._n_states else 1.0)
+            delta[place] = there[place] - leaf
+            values, (tangents,) = push(self._fun, here, [delta])
+            try:
+                near = self._fun(there)
+            except Exception:  # it may go by a value that it knows, and take no other
+                continue
+            if any(differs(*each) for each in zip(near, values, tangents, strict=True)):
+                self._refuse()
+        self._fun(here)
+
+
+def differs(near: Value, here: Value, tangent: Tangent) -> bool:
+    """Return whether a tangent is not what a value moves by, not even roughly."""
+    found = np.asarray(near) - np.asarray(here)
+    derived = np.zeros_like(found) if tangent is None else np.asarray(tangent)
+    gap, size = np.linalg.norm(found - derived), max(np.linalg.norm(found), np.linalg.norm(derived))
+    return bool(gap > ROUGH * size + NOISE * np.linalg.norm(np.asarray(here)))
+
+
+def _moved(leaf: Leaf, of_zero: float) -> Any:
+    """Return a leaf moved by a little of its size, each entry in its own way."""
+    array = np.array(leaf)
+    ways = np.cos(1.0 + np.arange(array.size)).reshape(array.shape)
+    moved = array + STEP * np.where(array == 0, of_zero, abs(array)) * (ways + np.sign(ways))
+    return pytree.cast(moved if isinstance(leaf, np.ndarray) else moved[()], leaf)
