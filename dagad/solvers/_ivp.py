@@ -139,9 +139,8 @@ def solve_ivp(
     stock = {"t_eval": t_eval, "dense_output": dense_output, "events": events, "vectorized": vectorized, "args": args}
     if not patches.somebody_traces():
         return solved(fun, t_span, y0, method=method, **stock, **options)
-    start, end = _ends(t_span)
+    (start, end), call = _ends(t_span), Call(fun, _as_tuple(args))
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
-    call = Call(fun, _as_tuple(args))
     refuse_traced_options("solve_ivp", options)
     is_traced = is_anything_traced(start, end, y0, t_eval, call.params, hoist(events)[0])
     if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
@@ -153,14 +152,14 @@ def solve_ivp(
     bare, arguments = call.plain()
     own, state = options | _plain_jacobian(options, args), taken(y0)
     may_go_back = _may_be_adjoint(sensitivity, method, [y0, *call.params])
-    stock |= {"t_eval": plain(t_eval), "args": arguments or None}
+    stock |= {"t_eval": plain(t_eval), "args": arguments or None, "method": method}
     begin = (plain(start), plain(end)), np.array(plain(y0))  # which the solution as a function of time keeps
-    found, sensitivity = _found(may_go_back, sensitivity, bare, *begin, method=method, **stock, **own)
+    found, sensitivity = _found(may_go_back, sensitivity, bare, *begin, **stock, **own)
     if is_traced:
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
         return found
-    settings = _settings(method, snapshots(own), plain(start), plain(state), arguments)
+    settings = _settings(method, snapshots(own), begin[0][0], plain(state), arguments)
     atol = np.broadcast_to(settings.options.get("atol", 1e-6), len(found.y))
     equation = Written(_RightHandSide(call, vectorized), settings, atol, "solve_ivp")
     moments, moving = _moments(taken(found.t), start, end, t_eval)
