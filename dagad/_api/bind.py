@@ -1,6 +1,7 @@
 """What the public functions are called with -> a flat chunk function, its plan and its leaves; nothing is run yet.
 
-State: `_GIVES_NUMBERS`, by what is known of a reduction here, whether it gave a number: its gradient came with it then.
+State: `_GIVES_NUMBERS`, whether a reduction's value was a number last time. The gradient of a number is computed during
+the call, so its arguments need not be copied; of anything else the pullback runs later.
 """
 
 from __future__ import annotations
@@ -80,16 +81,17 @@ def read_arguments(
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     policy = mode.policy() if options["policy"] is None else checked_policy(options["policy"])
     owner, asks, gave_number = identity_of(f), None, None
-    is_kept = rereads = mode.lasting and not place.remote  # what is sent is a copy
+    is_copied = place.remote and not getattr(place, "in_process", False)  # what is sent to another process is a copy
+    is_kept = rereads = mode.lasting and not is_copied
     is_nested = False
     for leaf in leaves:
         is_nested = is_nested or type(leaf._value) in pytree.TRACED
-    if leaves and not is_kept and (is_nested or not place.remote or options["policy"] is not None):
+    if leaves and not is_kept and (is_nested or not is_copied or options["policy"] is not None):
         asked: Any = kernel if isinstance(kernel, type) else kernel(function)  # not made where its class says all
         asks = owner, plan.key, kernel if asked is kernel else asked.signature
         gave_number = _GIVES_NUMBERS.find(asks)
         is_kept, rereads = _pulled_later(policy, leaves, is_nested, bool(gave_number) and asked.is_reduction)
-        if rereads or (is_kept and not place.remote):
+        if rereads or (is_kept and not is_copied):
             function, columns = _bound_function(f, shared, engine, mode, is_traced, True)[0], columns.copied()
     if rereads:
         columns = columns.lasting(place.remote)
@@ -125,11 +127,16 @@ def _pulled_later(policy: Policy, leaves: Sequence[Any], is_nested: bool, gives_
     return True, is_nested or may_run_again(policy)
 
 
-def remember_number(read: Arguments, total: Value) -> None:
-    """Remember whether a reduction gave a number: functions that nothing tells apart may take turns."""
+def is_as_expected(read: Arguments, total: Value) -> bool:
+    """Return whether a reduction's arguments were bound for such a value, and remember whether it is a number.
+
+    Functions that nothing tells apart may take turns. One that was taken to give a number, and does not, has kept
+    nothing for its pullback: it has to be called again, while its arguments are what they were.
+    """
     found = is_scalar(pytree.plain(total))
     if found is not read.gave_number:
         _GIVES_NUMBERS.change(read.asks, lambda before: found and before is not False)
+    return found or not read.gave_number
 
 
 def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:

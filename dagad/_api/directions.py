@@ -64,7 +64,7 @@ class Elsewhere:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        count = scheduler.n_threads()
+        count = scheduler.n_threads() if hasattr(scheduler, "n_threads") else None  # one of a user's own may not say
         self.n_groups = max((os.cpu_count() or 1) if count is None else count, 1)
 
     def run(self, what: str, program: Program, group: Group, begin: Begin, most: int | None = None) -> list[Found]:

@@ -22,6 +22,7 @@ from dagad._values.blocks import Blocks, full, runs_of
 
 # So many directions go through a program at once: each costs the memory of one more tangent of everything.
 DIRECTIONS_AT_ONCE = 16
+SAME = 1e-10  # how well values of several runs have to agree: machines may differ in how they round
 
 
 class Layout(Protocol):
@@ -243,7 +244,8 @@ def pushed(program: Program, number: int, count: int) -> Found:
 
 def _refuse_other_values(program: Program, values: Sequence[Any]) -> None:
     """Raise if a program that was run for several groups of directions has not given the same bits each time."""
-    if len(values) > 1 and len({_bits_of(value) for value in values}) > 1:
+    first, *others = [_numbers_of(value) for value in values] or [[]]
+    if not all(_are_close(first, other) for other in others):
         raise ClosureError(
             f"The Jacobian of `{program.name}` takes several runs of it, one for each group of directions, and these "
             "gave different values: it draws random numbers, or reads what it changes. Its columns would be those of "
@@ -252,8 +254,16 @@ def _refuse_other_values(program: Program, values: Sequence[Any]) -> None:
         )
 
 
-def _bits_of(value: Value) -> tuple[bytes, ...]:
-    return tuple([np.asarray(leaf).tobytes() for _, leaf in _active(pytree.flatten(value)[0])])
+def _numbers_of(value: Value) -> list[Any]:
+    return [np.asarray(leaf) for _, leaf in _active(pytree.flatten(value)[0])]
+
+
+def _are_close(first: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether values are the same, but for what another machine rounds otherwise."""
+    shapes = [[one.shape for one in some] for some in (first, other)]
+    return shapes[0] == shapes[1] and all(
+        np.allclose(one, two, rtol=SAME, atol=0.0, equal_nan=True) for one, two in zip(first, other, strict=True)
+    )
 
 
 def _column(tangents: Sequence[Any], output: Value, leaf: Leaf) -> Any:

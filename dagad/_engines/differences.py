@@ -50,12 +50,17 @@ class Compared:
             there, delta = list(here), [None] * len(here)
             there[place] = _moved(leaf, 0.0 if place < self._n_states else 1.0)
             delta[place] = there[place] - leaf
-            values, (tangents,) = push(self._fun, here, [delta])
             try:
-                near = self._fun(there)
+                values, (tangents,) = push(self._fun, here, [delta])
+                near, (beside,) = push(self._fun, there, [delta])  # of that point it remembers nothing
+                self._fun(here)
             except Exception:  # it may go by a value that it knows, and take no other
                 continue
-            if any(differs(*each) for each in zip(near, values, tangents, strict=True)):
+            moves = [
+                (value, *each) for value, each in zip(near, zip(values, tangents, beside, strict=True), strict=True)
+            ]
+            # Where another branch is taken for exactly this value, the derivative beside it is of no use either.
+            if any(differs(one, two, tangent) and not differs(one, two, other) for one, two, tangent, other in moves):
                 self._refuse()
         self._fun(here)
 

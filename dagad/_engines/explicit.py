@@ -129,7 +129,7 @@ class Explicit:
     def value(self, *args: Any, **kwargs: Any) -> Any:
         """Return the value alone; where somebody traces the arguments, its derivative is by the function's own rule."""
         is_traced = any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0]))
-        if (is_traced or patches.somebody_traces()) and carries_traced(self.fun):
+        if (is_traced or patches.has_opened_here()) and carries_traced(self.fun):
             raise ClosureError(
                 f"`{name_of(self.fun)}` is marked explicit, and has a value being differentiated in its closure, for "
                 "which its pullback returns no cotangent. Pass the value to the function as an argument."

@@ -77,7 +77,7 @@ class Chosen:
 
 def _executor_here(scheduler: Scheduler, job: Job, history: History) -> tuple[Executor, str]:
     workers = scheduler.workers
-    if workers is None or is_watched() or _is_seen_by_chunk():
+    if workers is None or not getattr(scheduler, "shares", False) or is_watched() or _is_seen_by_chunk():
         return GraphExecutor(scheduler), SEEN_BY_CHUNK
     strategy = choose_strategy(job.plan, history, workers)
     if strategy.alone:

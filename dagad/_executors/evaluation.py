@@ -86,7 +86,7 @@ def find_scheduler(scheduler: AnyScheduler) -> Scheduler:
         found = resolve(scheduler)
     except (ValueError, TypeError, RuntimeError) as error:
         raise PlanError(_no_scheduler(scheduler, error)) from None
-    if found.is_closed:  # before anything asks it and waits
+    if getattr(found, "is_closed", False):  # one of a user's own may not say; before anything asks it and waits
         raise SchedulerLostError(
             "`scheduler=` is a `distributed.Client` that was closed, so nothing can run on its cluster. Connect a new "
             "one, `client = distributed.Client(...)`, and pass that, or leave `scheduler=` out."
@@ -136,7 +136,9 @@ def graph_width(n_tasks: int) -> int:
     if n_tasks <= 2 * NARROWEST:
         return NARROWEST
     scheduler = resolve()
-    if (count := scheduler.n_threads()) is not None:  # of workers, which may be more when it comes to run
+    if (
+        hasattr(scheduler, "n_threads") and (count := scheduler.n_threads()) is not None
+    ):  # of workers, which may be more when it comes to run
         return max(TASKS_PER_THREAD * count, NARROWEST_OF_CLUSTER)
     return max(TASKS_PER_THREAD * (scheduler.workers or 1), NARROWEST)
 

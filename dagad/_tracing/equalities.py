@@ -32,6 +32,8 @@ _SEEN = _Seen()
 
 def noted(found: Value, operands: Sequence[Any], of_equal: bool = True) -> Any:
     """Return what a comparison has found, and count it where all was equal; values of one trace are one's own."""
+    if not isinstance(found, np.ndarray | np.bool_ | bool):  # what is lazy is not computed to be looked at
+        return found
     if np.all(found) if of_equal else not np.any(found):
         if len({each._trace if type(each) in TRACED else None for each in operands}) > 1:
             _SEEN.count += 1

@@ -100,10 +100,15 @@ def _known(fun: object) -> tuple[dict[int, _Known], dict[int, tuple[Any, Any]]]:
     known = {
         key: _Known(part, contents_of(part))
         for key, part in parts.items()
-        if key not in left_out and kind_of(type(part)) in _CHANGING
+        if key not in left_out and kind_of(type(part)) in _CHANGING and not _is_long(part)
     }
     arrays = [(key, part) for key, part in parts.items() if type(part) is np.ndarray and part.dtype.kind in "biufc"]
     return known, {key: (part, part.copy()) for key, part in arrays if part.size <= SMALL and part.flags.writeable}
+
+
+def _is_long(part: Any) -> bool:
+    """Return whether a container holds so much that it is data: to compare it takes longer than most calls."""
+    return kind_of(type(part)) in (MAPPING, SERIES, SET) and len(part) > SMALL
 
 
 def _is_looked_into(part: object) -> bool:

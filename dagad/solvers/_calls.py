@@ -76,8 +76,9 @@ def refuse_remembered(name: str) -> NoReturn:
     raise NotDifferentiableError(
         f"A derivative of what `{name}` found was asked for, and a function that it was given compares a value being "
         "differentiated with another, which it is equal to, and has another derivative than its values: it remembers "
-        "what it has computed for that value before, without a derivative. Compute it anew each time, or make the "
-        "object that remembers anew for each call of the solver: what that call puts there is left out again."
+        "what it has computed for that value before, without a derivative, or has a kink there. Compute it anew each "
+        "time, or make the object that remembers anew for each call of the solver: what that call puts there is left "
+        "out again."
     )
 
 

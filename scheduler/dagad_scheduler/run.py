@@ -165,10 +165,13 @@ class Scheduler(Protocol):
         What it is called in messages.
     is_closed
         Whether what it ran on is gone for good.
+    shares
+        Whether it runs numbered parts without a graph; see `share`.
     """
 
     name: str
     is_closed: bool = False
+    shares: bool = False
 
     @property
     def remote(self) -> bool:
@@ -184,7 +187,7 @@ class Scheduler(Protocol):
         """Start computing `keys`; tasks may also refer to what an earlier run `kept`."""
 
     def share(self, n_parts: int, run_part: Callable[[int], None], role: str) -> Any:
-        """Return a run of numbered parts that need no graph; asked for where `workers` is a number."""
+        """Return a run of numbered parts that need no graph; asked for where it `shares`."""
         del n_parts, run_part, role
 
     def n_threads(self) -> int | None:

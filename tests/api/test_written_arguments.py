@@ -9,6 +9,7 @@ from typing import Any
 import autograd
 import numpy as np
 import pytest
+from distributed import Client
 
 import dagad
 from dagad.extend import Keep, Recompute
@@ -90,3 +91,29 @@ def test_rows_of_a_number_are_copied_once_and_no_more() -> None:
         seen.clear()
         dagad.grad(lambda p: dagad.reduce_sum(own, data, p, grainsize=6, scheduler="sync"))(2.0)
     assert seen == [True]
+
+
+def test_a_function_that_gave_a_number_before_is_bound_again_where_it_gives_an_array(scheduler: Any) -> None:
+    def program(p: Any, is_written: bool) -> Any:
+        scale, total = np.zeros(2), 0.0
+        for step in range(3):
+            scale = scale if is_written else scale.copy()
+            scale[:] = SCALE * (step + 1.0)
+            total = total + np.sum(dagad.reduce_sum(number_or_vector, ROWS, p, scale, grainsize=2, scheduler=scheduler))
+        return total
+
+    def number_or_vector(rows: Any, p: Any, scale: Any) -> Any:
+        return np.sum(rows**2) * np.exp(p * scale)
+
+    one = np.ones(())
+    for _ in range(2):
+        dagad.grad(lambda p: dagad.reduce_sum(number_or_vector, ROWS, p, one, grainsize=2, scheduler=scheduler))(0.7)
+    found = [dagad.grad(partial(program, is_written=is_written))(0.7) for is_written in (True, False)]
+    assert found[0] == pytest.approx(found[1], rel=1e-13)
+
+
+@pytest.mark.parametrize("mode", ["grad", "hessian", "jacrev"])
+def test_workers_that_are_threads_of_this_process_see_arrays_as_they_were(mode: str) -> None:
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        written, new = (loop(REDUCTIONS["an array"], is_written, client) for is_written in (True, False))
+        np.testing.assert_allclose(MODES[mode](written)(0.7), MODES[mode](new)(0.7), rtol=1e-13)

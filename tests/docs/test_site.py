@@ -86,7 +86,7 @@ def test_each_error_and_the_warning_have_sentences_with_anchors(site: Path) -> N
 
 OF_PARAMETERS = {
     *("dagad._api.adding_up", "dagad._habits", "dagad._rules.numpy_functions"),
-    *("dagad._engines.xla.memory", "dagad._engines.xla.written"),
+    *("dagad._engines.xla.memory", "dagad._engines.xla.watched", "dagad._engines.xla.written"),
 }
 
 

@@ -88,7 +88,7 @@ def test_a_derivative_of_a_transposed_hessian_product_has_its_third_derivatives(
 
 
 @pytest.mark.whole("each nesting of three derivatives, half of which are told apart by those above")
-@pytest.mark.parametrize("inner", GROUPS, ids="-".join)
+@pytest.mark.parametrize("inner", GROUPS, ids=lambda inner: "-".join(inner) or "first order")
 def test_every_nesting_of_derivatives_to_third_order_is_jaxs_own(inner: tuple[str, ...]) -> None:
     assert_as_jaxs_own(GROUPS[inner], jax.jit)
 

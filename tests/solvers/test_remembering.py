@@ -203,3 +203,15 @@ def test_objects_that_lead_to_themselves_are_made_again_as_they_were() -> None:
 
     slope = dagad.grad(lambda a: solvers.root_scalar(fun, bracket=(0.0, 5.0), args=(a,)).root)
     assert slope(8.0) == pytest.approx(1.0 / 12.0)
+
+
+def test_a_function_that_takes_another_branch_for_a_value_is_no_function_that_remembers() -> None:
+    def decay(t: Any, y: Any, p: Any) -> Any:
+        return -p["rate"] * y if p["kind"] == 1.0 else y
+
+    def end(p: Any) -> Any:
+        return dagad.solvers.solve_ivp(decay, (0.0, 1.0), [1.0], args=(p,), rtol=1e-8, atol=1e-10).y[0, -1]
+
+    found = dagad.grad(end)({"rate": 0.5, "kind": 1.0})
+    assert found["rate"] == pytest.approx(-np.exp(-0.5), rel=1e-6)
+    assert found["kind"] == 0.0

@@ -315,6 +315,12 @@ class Cluster(Scheduler):
         self._lines: Lines | None = None
 
     @property
+    def in_process(self) -> bool:
+        """Whether its workers are threads of this process, which see the arrays that are here."""
+        server = self._client.scheduler
+        return server is not None and server.address[:6] == "inproc"
+
+    @property
     def is_closed(self) -> bool:  # type: ignore[override]  # of others it is an attribute, which costs no call
         """Whether the client is, with which all goes that it held."""
         return str(self._client.status) == "closed"

@@ -32,6 +32,7 @@ class Threads(Scheduler):
     """
 
     remote = False
+    shares = True
 
     @property
     def workers(self) -> int:
