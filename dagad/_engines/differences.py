@@ -56,9 +56,7 @@ class Compared:
                 self._fun(here)
             except Exception:  # it may go by a value that it knows, and take no other
                 continue
-            moves = [
-                (value, *each) for value, each in zip(near, zip(values, tangents, beside, strict=True), strict=True)
-            ]
+            moves = zip(near, values, tangents, beside, strict=True)
             # Where another branch is taken for exactly this value, the derivative beside it is of no use either.
             if any(differs(one, two, tangent) and not differs(one, two, other) for one, two, tangent, other in moves):
                 self._refuse()

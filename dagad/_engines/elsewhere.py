@@ -6,6 +6,7 @@ goes by a rule refuses to be differentiated there, and what is scipy's is not ca
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -35,26 +36,28 @@ def _library(value: Value) -> str:
 
 def _is_anybody_there() -> bool:
     """Return whether jax or torch follows anything in this thread: seldom, and quickly seen."""
-    if "jax" in sys.modules:
-        from dagad._engines.xla.watched import is_tracing
+    with contextlib.suppress(ImportError, AttributeError):  # of a release that we don't know; plain solvers go on
+        if "jax" in sys.modules:
+            from dagad._engines.xla.watched import is_tracing
 
-        if is_tracing():
-            return True
-    if "torch" in sys.modules:
-        from dagad._engines.torch_levels import is_inside
+            if is_tracing():
+                return True
+    with contextlib.suppress(ImportError, AttributeError):
+        if "torch" in sys.modules:
+            from dagad._engines.torch_levels import is_inside
 
-        return is_inside()
+            return is_inside()
     return False
 
 
-def keep_rule(what: str, how: str, *given: Any) -> None:
+def refuse_derivatives(what: str, how: str, *given: Any) -> None:
     """Have values refuse derivatives that jax or torch would take of the code of something, which has its own rule."""
     for value, _ in Walk(given, _FOLLOWED).ways() if _is_anybody_there() else ():
         if _library(value) == "torch":
             from dagad._engines import torch_levels as home
         else:
-            from dagad._engines.xla import watched as home  # type: ignore[no-redef]  # each has a `keep`
-        home.keep(value, what, how)
+            from dagad._engines.xla import watched as home  # type: ignore[no-redef]  # each has this
+        home.refuse_derivatives(value, what, how)
 
 
 def refuse_numbers(what: str, *given: Any) -> None:

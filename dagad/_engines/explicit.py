@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.autograd import AutogradEngine
-from dagad._engines.elsewhere import keep_rule
+from dagad._engines.elsewhere import refuse_derivatives
 from dagad._engines.engine_call import EngineCall
 from dagad._engines.explicit_rules import OwnPullback, checked_pair, transposed
 from dagad._errors import ArgumentsError, ClosureError
@@ -136,7 +136,7 @@ class Explicit:
             )
         if is_traced:
             return EngineCall(self.__dagad_engine__, self.fun)(*args, **kwargs)
-        keep_rule(f"`{name_of(self.fun)}`", "is marked explicit", self.fun, args, kwargs)
+        refuse_derivatives(f"`{name_of(self.fun)}`", "is marked explicit", self.fun, args, kwargs)
         return checked_pair(self.fun(*args, **kwargs), name_of(self.fun))[0]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -111,8 +111,9 @@ def _refuse_remembered(fun: FlatFunction, leaves: Leaves) -> None:
         raise NotDifferentiableError(
             f"A derivative of a derivative was asked for, through `{fun.name}`, which is marked explicit. It compares "
             "a value being differentiated with another, which it is equal to, and its pullback has another derivative "
-            "than a difference: it remembers what it has computed for that value before, without a derivative. "
-            "Compute in the pullback, from the arguments and the value, what it needs; or use first derivatives only."
+            "than a difference: it remembers what it has computed for that value before, without a derivative, or has "
+            "a kink there. Compute in the pullback, from the arguments and the value, what it needs; or use first "
+            "derivatives only."
         )
 
     Compared(lambda leaves: _pulled_by_ones(fun, leaves), 0, refuse).look(leaves)

@@ -3,7 +3,7 @@
 A primitive called with an array of jax's or torch's runs its code, and that library differentiates the code: the rule
 would count in no derivative. So it is refused there, where a derivative is asked for.
 
-State: `KEEPERS`, by class, what refuses to be differentiated; engines put the classes of their arrays there when they
+State: `REFUSERS`, by class, what refuses to be differentiated; engines put the classes of their arrays there when they
 are imported.
 """
 
@@ -21,16 +21,16 @@ from dagad._types import Function, Value
 from dagad._values.contents import contents_of
 from dagad._words import name_of
 
-Keeper = Callable[[Value, str, str], None]
-KEEPERS: dict[type, Keeper] = {}
+Refuser = Callable[[Value, str, str], None]
+REFUSERS: dict[type, Refuser] = {}
 _LIBRARIES = frozenset({"autograd", "dagad", "numpy", "scipy"})  # whose rules are derivatives of the code
 
 
-def keep(frame: FrameType, value: Value) -> None:
+def refuse_users_rule(frame: FrameType, value: Value) -> None:
     """Have a value refuse derivatives, if the frame is that of a primitive of autograd's with a rule of the user's."""
     primitive = frame.f_locals.get("f_wrapped")
     if primitive is not None and has_own_rule(primitive):
-        KEEPERS[type(value)](value, f"`{name_of(primitive)}`", "has a rule of its own, by `autograd.extend`")
+        REFUSERS[type(value)](value, f"`{name_of(primitive)}`", "has a rule of its own, by `autograd.extend`")
 
 
 def has_own_rule(primitive: Function) -> bool:

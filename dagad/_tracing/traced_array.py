@@ -22,7 +22,7 @@ from dagad._tracing import equalities, refusals
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import SEQUENCES, array_of, operators
-from dagad._tracing.own_rules import KEEPERS, keep
+from dagad._tracing.own_rules import REFUSERS, refuse_users_rule
 from dagad._tracing.private import (
     box_types,
     new_box as stock_new_box,
@@ -344,8 +344,8 @@ def find_top_boxed_args(args: Args) -> tuple[list[tuple[int, Any]], int, Any, bo
                 boxes.append((argnum, arg))
         elif kind not in _PLAIN:
             has_strangers = has_strangers or getattr(kind, "__array_ufunc__", None) not in _NO_OVERRIDE
-            if kind in KEEPERS:
-                keep(sys._getframe(1), arg)
+            if kind in REFUSERS:
+                refuse_users_rule(sys._getframe(1), arg)
     if CHANGED and top in CHANGED:
         refuse_stale_memory([box for _, box in boxes])
     return boxes, top, node, has_arrays and has_strangers

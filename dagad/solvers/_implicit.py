@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator, gmres
 
 from dagad._engines.differences import Compared
-from dagad._engines.elsewhere import keep_rule
+from dagad._engines.elsewhere import refuse_derivatives
 from dagad._engines.ruled import applied, moved_along, pulled_back
 from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
 from dagad._tracebacks import public
@@ -395,7 +395,9 @@ def implicit(
     def solution(*args: Any) -> Any:
         boxes, make = hoist((solve, residual, args, linear_solve))
         if not boxes:
-            keep_rule(f"`{name_of(solve)}`", "`implicit` differentiates by its residual", solve, residual, args)
+            refuse_derivatives(
+                f"`{name_of(solve)}`", "`implicit` differentiates by its residual", solve, residual, args
+            )
             return solve(*args)
         own_solve, _, plain, own_linear = make(list(map(given_to_solvers, boxes)))
         x = own_solve(*plain)

@@ -24,8 +24,8 @@ from dagad.solvers._equations import Field, Settings, Written, check_solved, is_
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
-DENSE = 100  # states up to which a Jacobian is not zero anywhere, unless `jac_sparsity` says so: one that the user
-# computes has left out what is zero at that moment
+# Up to so many states a sparse `jac` does not say where the Jacobian is zero: it may leave out what is so at the start.
+DENSE = 100
 
 
 class _RightHandSide:

@@ -171,7 +171,7 @@ def as_a_fraction() -> Any:
 
 
 ELSEWHERE = [in_a_variable_of_the_thread, in_a_queue, deep_down, as_a_fraction]
-KEEPERS = [in_a_dict, in_a_list, in_a_variable, in_an_attribute, in_itself]
+REFUSERS = [in_a_dict, in_a_list, in_a_variable, in_an_attribute, in_itself]
 IN_MEMORY = [in_an_array, in_a_long_array, in_a_buffer, in_a_view_of_memory]
 BY_NAME = [in_a_global, in_a_global_dict, in_a_module, in_a_class]
 
@@ -194,7 +194,7 @@ def gradients(chunk: Any, data: Any, policy: Any, **options: Any) -> list[Callab
     ]
 
 
-@pytest.mark.parametrize("keeper", KEEPERS + BY_NAME + IN_MEMORY + ELSEWHERE)
+@pytest.mark.parametrize("keeper", REFUSERS + BY_NAME + IN_MEMORY + ELSEWHERE)
 @pytest.mark.parametrize("place", ["sync", "threads"])
 def test_a_traced_value_that_a_chunk_function_kept_is_refused_in_a_later_run(keeper: Any, place: str) -> None:
     for number in range(4):
@@ -209,7 +209,7 @@ def test_a_traced_value_that_a_chunk_function_kept_is_refused_in_a_later_run(kee
 def test_a_gradient_by_residents_is_refused_or_right(cluster: Any) -> None:
     """A pullback that is refused there is run as a job of its own, of a copy of the function that has kept nothing."""
     shards = dagad.shard(ROWS, grainsize=4, scheduler=cluster)
-    for keeper in KEEPERS:
+    for keeper in REFUSERS:
         for _ in range(3):
             with contextlib.suppress(dagad.ClosureError):
                 assert gradients(keeper(), shards, Recompute())[1]() == pytest.approx(3.0 * ROWS.sum())

@@ -12,17 +12,17 @@ from dagad._engines.xla import lines, refusals
 from dagad._engines.xla.draws import Draws
 from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_seen
 from dagad._engines.xla.traced import XlaArray, numpy_trace
-from dagad._engines.xla.watched import keep
+from dagad._engines.xla.watched import refuse_derivatives
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import Flat, Leaves, marked_function
-from dagad._tracing.own_rules import KEEPERS
+from dagad._tracing.own_rules import REFUSERS
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import learn_rules
 
 Note = Callable[[bool], None]
 UNSEEDED = "a generator that it makes without a seed, or the system's"
 AGAIN = 8  # how often a function is traced that draws from a generator without a seed
-KEEPERS[XlaArray] = keep
+REFUSERS[XlaArray] = refuse_derivatives
 
 
 class InNumpysTerms:

@@ -22,7 +22,7 @@ def is_tracing() -> bool:
         return type(trace).__name__ != "EvalTrace"
 
 
-def keep(value: Value, what: str, how: str) -> None:
+def refuse_derivatives(value: Value, what: str, how: str) -> None:
     """Have a value refuse derivatives, in what jax traces now and wherever it differentiates that later."""
     trace: Any = getattr(value, "_trace", None)
     with trace.inside() if type(value) is XlaArray else contextlib.nullcontext():
