@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import autograd
+import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
@@ -66,7 +67,7 @@ def loop(reduction: Callable[..., Any], is_written: bool, scheduler: Any) -> Cal
             if not is_written:
                 rows, scale = rows.copy(), scale.copy()
             rows[:], scale[:] = ROWS + step, SCALE * (step + 1.0)
-            total = total + np.sum(reduction(rows, p, scale, grainsize=2, scheduler=scheduler) ** 2)
+            total = total + anp.sum(reduction(rows, p, scale, grainsize=2, scheduler=scheduler) ** 2)
         return total
 
     return program
