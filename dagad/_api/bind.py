@@ -1,6 +1,6 @@
 """What the public functions are called with -> a flat chunk function, its plan and its leaves; nothing is run yet.
 
-State: `_GIVES_NUMBERS`, whether a reduction's value was a number last time. The gradient of a number is computed during
+State: `_WAS_NUMBER`, whether a reduction's value was a number last time. The gradient of a number is computed during
 the call, so its arguments need not be copied; of anything else the pullback runs later.
 """
 
@@ -20,13 +20,12 @@ from dagad._graphs.linearization import is_scalar
 from dagad._graphs.policies import Policy, checked_policy, may_run_again
 from dagad._kernels.additivity import on_rows
 from dagad._kernels.chunks import ChunkFunction
-from dagad._kernels.context import Mode, current_mode
+from dagad._kernels.context import current_mode
 from dagad._kernels.kernel import Kernel
 from dagad._remembered import Remembered
 from dagad._sources.base import Placed
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Plan, check_grainsize
-from dagad._tracing.flat_functions import Engine
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale, reverse_depth
 from dagad._types import AnyRows, AnyScheduler, Args, Function, Value
@@ -49,12 +48,12 @@ class Arguments(NamedTuple):
     place: Scheduler
     policy: Policy
     owner: Any  # what stays the same when the function is defined again
-    asks: Hashable = None  # under what to remember whether it gives a number, where that is of use
-    gave_number: bool | None = None  # whether it did, as far as is known
+    key: Hashable = None  # of what is remembered of the value, where that is of use
+    was_number: bool | None = None  # whether the value was a number last time, as far as is known
 
 
 MOST_REMEMBERED = 4096
-_GIVES_NUMBERS: Remembered[bool] = Remembered(MOST_REMEMBERED)
+_WAS_NUMBER: Remembered[bool] = Remembered(MOST_REMEMBERED)
 
 
 def read_arguments(
@@ -70,7 +69,8 @@ def read_arguments(
     is_traced = patches.somebody_traces()
     if is_traced:  # then look for what is traced
         sliced, shared = pytree.all_opened(sliced), tuple([pytree.all_opened(argument) for argument in shared])
-    function, theta = _bound_function(f, shared, engine, mode, is_traced, mode.lasting)
+    parts, theta = _with_constants(f, shared, is_traced, mode.lasting)
+    function = ChunkFunction(*parts, engine, mode.policy)
     columns, active_rows = read_sliced(sliced, len(theta))
     place = _place(options["scheduler"], columns)
     size = _grainsize(options["grainsize"], columns)
@@ -80,28 +80,29 @@ def read_arguments(
         size = _automatic_grainsize(f, sliced, shared, kernel(function), columns, leaves, len(theta))
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     policy = mode.policy() if options["policy"] is None else checked_policy(options["policy"])
-    owner, asks, gave_number = identity_of(f), None, None
+    owner, key, was_number = identity_of(f), None, None
     is_copied = place.remote and not getattr(place, "in_process", False)  # what is sent to another process is a copy
-    is_kept = rereads = mode.lasting and not is_copied
+    later = ALL if mode.lasting and not is_copied else NOTHING
     is_nested = False
     for leaf in leaves:
         is_nested = is_nested or type(leaf._value) in pytree.TRACED
-    if leaves and not is_kept and (is_nested or not is_copied or options["policy"] is not None):
+    if leaves and later is NOTHING and (is_nested or not is_copied or options["policy"] is not None):
         asked: Any = kernel if isinstance(kernel, type) else kernel(function)  # not made where its class says all
-        asks = owner, plan.key, kernel if asked is kernel else asked.signature
-        gave_number = _GIVES_NUMBERS.find(asks)
-        is_kept, rereads = _pulled_later(policy, leaves, is_nested, bool(gave_number) and asked.is_reduction)
-        if rereads or (is_kept and not is_copied):
-            function, columns = _bound_function(f, shared, engine, mode, is_traced, True)[0], columns.copied()
-    if rereads:
-        columns = columns.lasting(place.remote)
-    return Arguments(function, plan, columns, leaves, len(theta), place, policy, owner, asks, gave_number)
+        key = owner, plan.key, kernel if asked is kernel else asked.signature
+        was_number = _WAS_NUMBER.find(key)
+        later = _read_later(policy, leaves, is_nested, bool(was_number) and asked.is_reduction)
+        if later.rows or (later.arguments and not is_copied):
+            parts, _ = _with_constants(f, shared, is_traced, True)
+            function, columns = ChunkFunction(*parts, engine, mode.policy), columns.copied()
+    if later.rows:
+        columns = columns.lasting_elsewhere() if place.remote else columns.lasting()
+    return Arguments(function, plan, columns, leaves, len(theta), place, policy, owner, key, was_number)
 
 
-def _bound_function(
-    f: Function, shared: Sequence[Any], engine: Engine, mode: Mode, is_traced: bool, is_kept: bool
-) -> tuple[ChunkFunction, list[Any]]:
-    """Return the function with its constants, as they are now if they are to be kept, and the leaves of theta."""
+def _with_constants(
+    f: Function, shared: Sequence[Any], is_traced: bool, is_kept: bool
+) -> tuple[tuple[Any, int, tuple[Partition, ...]], list[Any]]:
+    """Return what a function is made of, with its constants as they are now if these are kept, and theta's leaves."""
     f = with_arrays(f, snapshot if is_kept else contiguous)
     hoisted, make = hoist(f) if is_traced else ([], functools.partial(unchanged, f))
     taken = snapshots if is_kept else all_read_only
@@ -110,21 +111,28 @@ def _bound_function(
         one = Partition.of(taken(argument), pytree.is_traced)
         theta += one.taken
         bare += [one.bare()]
-    return ChunkFunction(make, len(hoisted), tuple(bare), engine, mode.policy), theta
+    return (make, len(hoisted), tuple(bare)), theta
 
 
-def _pulled_later(policy: Policy, leaves: Sequence[Any], is_nested: bool, gives_number: bool) -> tuple[bool, bool]:
-    """Return whether chunks are pulled after the call, from what they used then, and whether rows are read once more.
+class Later(NamedTuple):
+    """What a pullback reads after the call, when the user may have written into it."""
 
-    The user may have written into his arrays meanwhile. A number's gradient is computed with its value.
-    """
+    arguments: bool  # as tapes do
+    rows: bool  # cut once more, by a chunk that runs again
+
+
+NOTHING, ALL = Later(False, False), Later(True, True)
+
+
+def _read_later(policy: Policy, leaves: Sequence[Any], is_nested: bool, gives_number: bool) -> Later:
+    """Return what is read after the call. A number's gradient is computed with its value, and reads nothing then."""
     is_at_once = gives_number and getattr(policy, "value_and_grad", False)
     if is_at_once and not is_nested:
-        return False, False
+        return NOTHING
     depth = max(map(reverse_depth, leaves))
     if not depth or (depth == 1 and is_at_once):
-        return False, False
-    return True, is_nested or may_run_again(policy)
+        return NOTHING
+    return Later(True, is_nested or may_run_again(policy))
 
 
 def is_as_expected(read: Arguments, total: Value) -> bool:
@@ -134,9 +142,9 @@ def is_as_expected(read: Arguments, total: Value) -> bool:
     nothing for its pullback: it has to be called again, while its arguments are what they were.
     """
     found = is_scalar(pytree.plain(total))
-    if found is not read.gave_number:
-        _GIVES_NUMBERS.change(read.asks, lambda before: found and before is not False)
-    return found or not read.gave_number
+    if found is not read.was_number:
+        _WAS_NUMBER.change(read.key, lambda before: found and before is not False)
+    return found or not read.was_number
 
 
 def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:

@@ -255,7 +255,7 @@ def _refuse_other_values(program: Program, values: Sequence[Any]) -> None:
 
 
 def _numbers_of(value: Value) -> list[Any]:
-    return [np.asarray(leaf) for _, leaf in _active(pytree.flatten(value)[0])]
+    return [np.asarray(leaf) for _, leaf in _active(pytree.flatten(value)[0]) if not pytree.is_placed(leaf)]
 
 
 def _are_close(first: Sequence[Any], other: Sequence[Any]) -> bool:

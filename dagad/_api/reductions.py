@@ -115,7 +115,7 @@ def reduce_sum(
     read = read_arguments(f, sliced, shared, options, Summed)
     operation = bound(read, sum_by_length(read.function, read.plan), _checked_sum(sum))
     total = differentiable(operation, read.leaves).reduced
-    if read.asks is not None and not is_as_expected(read, total):
+    if read.key is not None and not is_as_expected(read, total):
         return reduce_sum(f, sliced, *shared, **options, sum=sum)
     warn_unless_sum(operation, read.place, read.leaves, began)
     return total
@@ -179,7 +179,7 @@ def map_sum(
     fun, kernel = sum_by_item(f, find_engine(engine, f))
     read = read_arguments(fun, sliced, shared, options, kernel)
     total = differentiable(bound(read, kernel(read.function), _checked_sum(sum)), read.leaves).reduced
-    if read.asks is not None and not is_as_expected(read, total):
+    if read.key is not None and not is_as_expected(read, total):
         return map_sum(f, sliced, *shared, **options, sum=sum)
     return total
 

@@ -19,7 +19,7 @@ ROUGH, NOISE = 0.1, 1e-8  # how well a difference has to agree with a derivative
 
 
 class Compared:
-    """A function of leaves whose derivative is compared with a difference, once, if it may take what it remembers.
+    """A function of leaves whose derivative is compared with a difference, once, if it may return what it has kept.
 
     That is where it has found a value being differentiated equal to another: see `equalities`. `refuse` is called if
     they don't agree. The first leaves, so many, are states, which are compared with zero more often than not: what is
@@ -71,9 +71,9 @@ def differs(near: Value, here: Value, tangent: Tangent) -> bool:
     return bool(gap > ROUGH * size + NOISE * np.linalg.norm(np.asarray(here)))
 
 
-def _moved(leaf: Leaf, of_zero: float) -> Any:
+def _moved(leaf: Leaf, step_of_zero: float) -> Any:
     """Return a leaf moved by a little of its size, each entry in its own way."""
     array = np.array(leaf)
     ways = np.cos(1.0 + np.arange(array.size)).reshape(array.shape)
-    moved = array + STEP * np.where(array == 0, of_zero, abs(array)) * (ways + np.sign(ways))
+    moved = array + STEP * np.where(array == 0, step_of_zero, abs(array)) * (ways + np.sign(ways))
     return pytree.cast(moved if isinstance(leaf, np.ndarray) else moved[()], leaf)

@@ -36,13 +36,13 @@ def _library(value: Value) -> str:
 
 def _is_anybody_there() -> bool:
     """Return whether jax or torch follows anything in this thread: seldom, and quickly seen."""
-    with contextlib.suppress(ImportError, AttributeError):  # of a release that we don't know; plain solvers go on
+    with contextlib.suppress(ImportError):  # of a release that we don't know; plain solvers go on
         if "jax" in sys.modules:
             from dagad._engines.xla.watched import is_tracing
 
             if is_tracing():
                 return True
-    with contextlib.suppress(ImportError, AttributeError):
+    with contextlib.suppress(ImportError):
         if "torch" in sys.modules:
             from dagad._engines.torch_levels import is_inside
 

@@ -51,9 +51,9 @@ class Sliced:
     columns: list[Source]
     n_rows: int
     shards: tuple[Placed, ...] = ()
-    taken: dict[Chunk, Any] | None = None  # the rows of chunks, where they are to stay what they were
-    sent: dict[Chunk, Rows] | None = None  # the same where they go to workers: as they were when they first went
-    is_copied: bool = False  # whether each task has rows of its own, whatever is written into the user's arrays later
+    is_copied: bool = False  # whether tasks copy their rows before they use them
+    taken: dict[Chunk, Any] | None = None  # such rows that were cut, for chunks that run again in this process
+    sent: dict[Chunk, Rows] | None = None  # copies that were made, for chunks that run on workers
 
     # Which parts of the tree of sums its chunks are, where they are runs of chunks of another plan, of how many chunks.
     parts: ClassVar[list[Subtree] | None] = None
@@ -84,9 +84,13 @@ class Sliced:
             return Task(None, joined, rows, *placed)
         return rows.joined(iter(placed))
 
-    def lasting(self, is_sent: bool = False) -> Sliced:
+    def lasting(self) -> Sliced:
         """Return the same for rows that stay what they are now, whatever is written into the user's arrays."""
-        return replace(self, sent={}) if is_sent else replace(self, taken={})
+        return replace(self, taken={})
+
+    def lasting_elsewhere(self) -> Sliced:
+        """Return the same where chunks run on workers, which may get their rows more than once."""
+        return replace(self, sent={})
 
     def copied(self) -> Sliced:
         """Return the same where the rows that a chunk was given stay what they were, as long as it needs them."""

@@ -100,7 +100,7 @@ def _known(fun: object) -> tuple[dict[int, _Known], dict[int, tuple[Any, Any]]]:
     known = {
         key: _Known(part, contents_of(part))
         for key, part in parts.items()
-        if key not in left_out and kind_of(type(part)) in _CHANGING and not _is_long(part)
+        if key not in left_out and kind_of(type(part)) in _CHANGING
     }
     arrays = [(key, part) for key, part in parts.items() if type(part) is np.ndarray and part.dtype.kind in "biufc"]
     return known, {key: (part, part.copy()) for key, part in arrays if part.size <= SMALL and part.flags.writeable}
@@ -115,7 +115,8 @@ def _is_looked_into(part: object) -> bool:
     kind = kind_of(type(part))
     if kind is INSTANCE:
         return not _is_closed(type(part))
-    return kind in _LOOKED_INTO and not getattr(part, "_is_autograd_primitive", False)
+    is_known = kind in _LOOKED_INTO and not getattr(part, "_is_autograd_primitive", False)
+    return is_known and not _is_long(part)
 
 
 def _is_closed(thing: Any) -> bool:

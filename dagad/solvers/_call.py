@@ -23,7 +23,7 @@ from dagad._values import pytree
 from dagad._values.before import Before
 from dagad._values.closures import hoist
 from dagad._words import name_of
-from dagad.solvers._calls import refuse_remembered
+from dagad.solvers._given import refuse_remembered
 from dagad.solvers._implicit import given_to_solvers
 
 _LOCKED = frozenset({"cobyqa"})  # these hold a lock of scipy's while they call the function

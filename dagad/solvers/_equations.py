@@ -31,7 +31,7 @@ from dagad._tracing.tape import refuse_stale, traceable, traced
 from dagad._tracing.traced_array import TracedArray, array_of_numbers, new_box
 from dagad._types import Array, Leaf
 from dagad._values import pytree
-from dagad.solvers._calls import compare_at
+from dagad.solvers._given import compare_at
 
 # From a time and a state to its slope.
 Field = Callable[[Any, Any], Any]

@@ -30,8 +30,8 @@ from dagad._values.before import Before
 from dagad._values.closures import as_now, hoist
 from dagad._values.partition import Partition
 from dagad._words import described, name_of
-from dagad.solvers._calls import refuse_remembered
 from dagad.solvers._factors import AS_THEY_ARE, IN_UNITS, Factors, OwnUnits, Units, own_units
+from dagad.solvers._given import refuse_remembered
 
 LinearSolve = Callable[[Callable[[Any], Any], Any], Any]
 DENSE = 500  # unknowns up to which the matrix is made

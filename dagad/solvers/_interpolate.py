@@ -15,7 +15,7 @@ from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._values.canonical import snapshot
 from dagad.solvers import _splines
-from dagad.solvers._calls import is_anything_traced, plain, taken
+from dagad.solvers._given import is_anything_traced, plain, taken
 
 _ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
 

@@ -19,8 +19,8 @@ from dagad._values import pytree
 from dagad._values.canonical import snapshots
 from dagad._values.closures import hoist
 from dagad._words import described
-from dagad.solvers._calls import Call, is_anything_traced, plain, refuse_traced_options, taken
 from dagad.solvers._equations import Field, Settings, Written, check_solved, is_implicit, is_kind_of, pattern_of, solved
+from dagad.solvers._given import Given, is_anything_traced, plain, refuse_traced_options, taken
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
@@ -31,7 +31,7 @@ DENSE = 100
 class _RightHandSide:
     """Makes the right-hand side of an equation, from its parameters."""
 
-    def __init__(self, call: Call, is_vectorized: bool, is_time_second: bool = False) -> None:
+    def __init__(self, call: Given, is_vectorized: bool, is_time_second: bool = False) -> None:
         self._call, self._is_vectorized, self._is_time_second = call, is_vectorized, is_time_second
         self.points: list[tuple[Any, Any]] = []
 
@@ -139,7 +139,7 @@ def solve_ivp(
     stock = {"t_eval": t_eval, "dense_output": dense_output, "events": events, "vectorized": vectorized, "args": args}
     if not patches.somebody_traces():
         return solved(fun, t_span, y0, method=method, **stock, **options)
-    (start, end), call = _ends(t_span), Call(fun, _as_tuple(args))
+    (start, end), call = _ends(t_span), Given(fun, _as_tuple(args))
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
     refuse_traced_options("solve_ivp", options)
     is_traced = is_anything_traced(start, end, y0, t_eval, call.params, hoist(events)[0])
@@ -217,7 +217,7 @@ def _ends(t_span: Array) -> tuple[Any, Any]:
 def _plain_jacobian(options: dict[str, Any], args: Args) -> dict[str, Any]:
     """Return the user's Jacobian without anything traced in it: it steers Newton's method, and is no derivative."""
     jac = options.get("jac")
-    return {"jac": Call(jac, () if args is None else args).plain()[0]} if callable(jac) else {}
+    return {"jac": Given(jac, () if args is None else args).plain()[0]} if callable(jac) else {}
 
 
 def _settings(method: object, options: dict[str, Any], start: float, y0: Array, args: tuple[Any, ...]) -> Settings:
@@ -371,7 +371,7 @@ def odeint(
     if not patches.somebody_traces():
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
     y0, t = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t))
-    call = Call(func, args if isinstance(args, tuple) else (args,))
+    call = Given(func, args if isinstance(args, tuple) else (args,))
     refuse_traced_options("odeint", options)
     if not is_anything_traced(y0, t, call.params):
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
@@ -385,7 +385,7 @@ def odeint(
     bare, arguments = call.plain()
     state, times, own = taken(y0), taken(t), snapshots({**options, "tfirst": tfirst})
     if callable(Dfun):
-        stock["Dfun"] = Call(Dfun, arguments).plain()[0]
+        stock["Dfun"] = Given(Dfun, arguments).plain()[0]
     known, facts = integrate.odeint(bare, plain(y0), plain(t), arguments, full_output=1, **stock)
     if "successful" not in facts["message"] and np.any(plain(t) != plain(t)[0]):  # else nothing is to be done
         raise NotDifferentiableError(
@@ -400,7 +400,7 @@ _TOLERANCE = 1.49012e-8  # of odeint, where none is given
 _AS_SOLVE_IVP = {"hmax": "max_step", "hmin": "min_step", "h0": "first_step"}
 
 
-def _integrated(call: Call, known: Array, y0: Array, t: Array, options: dict[str, Any], sensitivity: str) -> Any:
+def _integrated(call: Given, known: Array, y0: Array, t: Array, options: dict[str, Any], sensitivity: str) -> Any:
     """Return what odeint found, as a function of what it depends on."""
     steps = {name: options[own] for own, name in _AS_SOLVE_IVP.items() if options.get(own)}
     rtol, atol = (_TOLERANCE if options.get(name) is None else options[name] for name in ("rtol", "atol"))

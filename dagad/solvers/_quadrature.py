@@ -29,7 +29,7 @@ from dagad._tracing.tape import TapeNode, pull, refuse_stale, traceable, traced
 from dagad._tracing.traced_array import new_box
 from dagad._types import Args, Array, Cotangent, Value
 from dagad._values import pytree
-from dagad.solvers._calls import Call, compare_at, is_anything_traced, plain, refuse_traced_options
+from dagad.solvers._given import Given, compare_at, is_anything_traced, plain, refuse_traced_options
 
 # From a place to what is integrated, a flat array.
 Field = Callable[[Any], Any]
@@ -65,7 +65,7 @@ class Written:
 
     sizes = np.ones(1)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Given) -> None:
         self._call, self._is_compared = call, False
 
     @contextlib.contextmanager
@@ -357,7 +357,7 @@ def quad(
     refuse_numbers("`dagad.solvers.quad`", func, a, b, args, points, options)
     if not patches.somebody_traces():
         return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
-    call = Call(func, args if isinstance(args, tuple) else (args,))
+    call = Given(func, args if isinstance(args, tuple) else (args,))
     refuse_traced_options("quad", {**stock, "points": None, **options})
     if not is_anything_traced(a, b, points, call.params):
         return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)

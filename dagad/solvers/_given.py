@@ -1,4 +1,8 @@
-"""Functions that a solver is given: what they are made of that somebody traces, and how to make them again."""
+"""What a solver is given: functions, with what somebody traces in them, to be run later as they are now; and data.
+
+A derivative runs these functions when the solver is done, and reads these data then. One that is not that of the values
+is refused: such a function remembers what it computed for the solver.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from dagad._values.closures import hoist
 MakeField = Callable[[Sequence[Any]], Callable[[Any, Any], Any]]
 
 
-class Call:
+class Given:
     """A function with its arguments beyond the first ones, and the traced values that they are made of.
 
     Attributes
