@@ -43,7 +43,8 @@ class Before:
     A derivative runs them later. A loop has gone on by then, and a solver has run them with plain values: what they
     remember of that, for arguments that are the same, is plain too, and no derivative would go through it. So objects,
     containers and variables that hold something else by then are made again as they were, anew for each derivative.
-    What is reached by the name of a global, and large arrays that objects hold, are read as they are by then.
+    What is reached by the name of a global, large arrays that objects hold, and long containers are read as they are by
+    then.
     """
 
     def __init__(self, fun: object) -> None:
