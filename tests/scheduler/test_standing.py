@@ -274,3 +274,26 @@ def test_standing_tasks_that_fail_are_not_sent_for_ever(frail: Client, monkeypat
 
 def failing(*args: Any) -> None:
     raise RuntimeError("no module named dagad_scheduler")
+
+
+def _loops_on(dask_scheduler: Any) -> list[str]:
+    return [str(key) for key in dask_scheduler.tasks if role_of(key) == Role.LOOP]
+
+
+def test_tasks_that_a_restart_has_overtaken_are_released(client: Client) -> None:
+    addresses = list(client.scheduler_info()["workers"])
+    with Client(client.scheduler_info()["address"], set_as_default=False) as other:
+        standing = loops.standing_of(other)
+
+        async def overtake() -> None:
+            standing._send(addresses, 0.0)
+            other._handle_restart()  # as the scheduler has it, which knows of the tasks by now
+
+        other.sync(overtake)
+        until(lambda: len(client.run_on_scheduler(_loops_on)) == len(addresses))
+
+        async def end() -> None:
+            standing.end()
+
+        other.sync(end)
+        until(lambda: not client.run_on_scheduler(_loops_on))

@@ -143,7 +143,18 @@ class Standing:
             self._n_failed += 1
             logger.info("dagad: Dask may not see this loop, since a task that stands for it failed: %r", task)
         if task.done() or not is_busy:  # one that has ended would be moved and made again like a result
-            self._tasks.pop(address).release()
+            self._let_go(self._tasks.pop(address))
+
+    def _let_go(self, task: Any) -> None:
+        """Release a task; again, where a restart of the cluster came to the scheduler before it, and here after it.
+
+        The client has forgotten it by then, and the scheduler would keep it for as long as there is this client.
+        """
+        from distributed import Future
+
+        task.release()
+        if task.status == "cancelled" and self._client.status == "running":
+            Future(task.key, self._client).release()
 
     def _send(self, addresses: list[str], now: float) -> None:
         if not addresses:
@@ -160,7 +171,7 @@ class Standing:
     def end(self) -> None:
         """Let go of all tasks: the loop is over."""
         for task in self._tasks.values():
-            task.release()
+            self._let_go(task)
         for some in (self._tasks, self._sent, self._last):
             some.clear()
         self._is_awake = False
