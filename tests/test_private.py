@@ -90,7 +90,7 @@ DOCUMENTED = {
     "dask.delayed": "Delayed delayed",
     "dask.highlevelgraph": "HighLevelGraph MaterializedLayer",
     "dask.utils": "format_bytes key_split",
-    "distributed": "Client SchedulerPlugin Security WorkerPlugin as_completed get_worker rejoin rpc secede",
+    "distributed": "Client Future SchedulerPlugin Security WorkerPlugin as_completed get_worker rejoin rpc secede",
     "autograd": "numpy",
     "autograd.extend": "Box JVPNode VJPNode VSpace defjvp defjvp_argnums defvjp defvjp_argnums primitive vspace",
     "autograd.numpy": "linalg",
