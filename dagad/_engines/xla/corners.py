@@ -15,6 +15,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.scipy import special as jss
 
+from dagad._engines.xla import vectors
 from dagad._types import Array, Function
 
 Slope = Callable[..., Any] | None  # of the value and the arguments; None where the function is constant
@@ -73,7 +74,7 @@ fmax, fmin = _of_taken(jnp.fmax), _of_taken(jnp.fmin)
 expit: Function = with_slopes(jss.expit, lambda ans, x: ans * expit(-x))
 copysign = with_slopes(jnp.copysign, lambda ans, x, y: _sign(x) * _sign(ans), lambda ans, x, y: 0.0 * y)
 ldexp = with_slopes(jnp.ldexp, lambda ans, x, n: jnp.exp2(n.astype(x.dtype)), None)
-logaddexp = with_slopes(jnp.logaddexp, lambda ans, x, y: expit(x - y), lambda ans, x, y: expit(y - x))
+logaddexp = with_slopes(vectors.logaddexp, lambda ans, x, y: expit(x - y), lambda ans, x, y: expit(y - x))
 _LOG_2 = float(np.log(2.0))
 logaddexp2 = with_slopes(
     jnp.logaddexp2, lambda ans, x, y: expit(_LOG_2 * (x - y)), lambda ans, x, y: expit(_LOG_2 * (y - x))
@@ -143,8 +144,8 @@ def _ratio(x: Array, y: Array) -> Any:
     return x / jnp.where((x == 0) & (y == 0), 1.0, y)
 
 
-xlogy = with_slopes(jss.xlogy, lambda ans, x, y: jnp.log(y), lambda ans, x, y: _ratio(x, y))
-xlog1py = with_slopes(jss.xlog1py, lambda ans, x, y: jnp.log1p(y), lambda ans, x, y: _ratio(x, 1.0 + y))
+xlogy = with_slopes(jss.xlogy, lambda ans, x, y: vectors.log(y), lambda ans, x, y: _ratio(x, y))
+xlog1py = with_slopes(jss.xlog1py, lambda ans, x, y: vectors.log1p(y), lambda ans, x, y: _ratio(x, 1.0 + y))
 entr = with_slopes(jss.entr, lambda ans, x: -jnp.log(x) - 1.0)
 rel_entr = with_slopes(jss.rel_entr, lambda ans, x, y: jnp.log(x / y) + 1.0, lambda ans, x, y: -x / y)
 kl_div = with_slopes(jss.kl_div, lambda ans, x, y: jnp.log(x / y), lambda ans, x, y: 1.0 - x / y)

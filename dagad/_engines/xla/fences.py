@@ -32,6 +32,7 @@ _STORED = frozenset(
     dot_general conv_general_dilated reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or argmax argmin
     reduce sort scatter scatter-add scatter_mul scatter_min scatter_max cumsum cumprod cummax cummin cumlogsumexp
     scan while cond cholesky triangular_solve lu eigh eig qr svd fft householder_product custom_linear_solve top_k
+    optimization_barrier
     """.split()
 )
 _INLINED = frozenset({"jit", "pjit"})

@@ -13,7 +13,7 @@ import jax.scipy as jsp
 import numpy as np
 from jax.scipy import special as jss
 
-from dagad._engines.xla import corners, refusals, special
+from dagad._engines.xla import corners, refusals, special, vectors
 from dagad._engines.xla.distributions import of_distribution
 from dagad._engines.xla.matrices import floating, mirrored
 from dagad._engines.xla.protocols import (
@@ -82,7 +82,7 @@ UFUNCS_OF_SCIPY.update(
         "log_ndtr": special.log_ndtr,
         "i0": special.i0,
         "i1": special.i1,
-        "log1p": jnp.log1p,
+        "log1p": vectors.log1p,
         "expm1": jnp.expm1,
         "exp2": jnp.exp2,
         "exp10": lambda x: jnp.power(10.0, x),

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special as jss
 
-from dagad._engines.xla import corners
+from dagad._engines.xla import corners, vectors
 from dagad._types import Array, DType, Tangent
 
 
@@ -29,6 +29,8 @@ def _series(coefficients: list[float], x: Array) -> Any:
 def digamma(x: Array) -> Any:
     """Return the derivative of gammaln; below zero by reflection, since jax's zeta, its derivative, has none."""
     x = jnp.asarray(x)
+    if vectors.is_long(x):
+        return vectors.of_gamma(1)(x)
     below = x < 0
     up = jss.digamma(jnp.where(below, 1.0 - x, x))
     rest = jnp.where(below, x - jnp.round(jax.lax.stop_gradient(x)), 0.25)  # the tangent has the period one
@@ -37,13 +39,14 @@ def digamma(x: Array) -> Any:
     return jnp.where((x <= 0) & (x == jnp.floor(x)), at_pole, found)
 
 
-@jax.custom_jvp
+_gammaln = jax.custom_jvp(jss.gammaln)
+_gammaln.defjvps(lambda tangent, value, x: digamma(x) * tangent)
+
+
 def gammaln(x: Array) -> Any:
     """Return the logarithm of the absolute value of the gamma function."""
-    return jss.gammaln(x)
+    return vectors.of_gamma(0)(x) if vectors.is_long(x) else _gammaln(x)
 
-
-gammaln.defjvps(lambda tangent, value, x: digamma(x) * tangent)
 
 _STIRLING = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156]
 _LARGE = 10.0  # from where on these terms are exact

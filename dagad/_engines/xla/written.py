@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._engines.xla import corners, refusals
+from dagad._engines.xla import corners, refusals, vectors
 from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose, piecewise, select, where
 from dagad._engines.xla.histograms import histogram, histogram2d, histogramdd
 from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis
@@ -370,6 +370,8 @@ WRITTEN.update(
         np.fmin: corners.fmin,
         np.copysign: corners.copysign,
         np.ldexp: corners.ldexp,
+        np.log: vectors.log,
+        np.log1p: vectors.log1p,
         np.logaddexp: corners.logaddexp,
         np.logaddexp2: corners.logaddexp2,
         np.modf: corners.modf,
