@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from scipy import special
 
 from dagad._types import Array, Function
 
+_stored: Any = lax.optimization_barrier  # jax has no type for it
 LONG = 4000  # entries: for fewer, so many instructions would only take long to compile
 LEAST = float(np.finfo(float).tiny)
 
@@ -38,19 +38,19 @@ def _apart(value: Function) -> Function:
 
     @functools.wraps(value)
     def function(*args: Any) -> Any:
-        return lax.optimization_barrier(value(*args))
+        return _stored(value(*args))
 
     return function
 
 
-def _shorter(coefficients: Sequence[float], low: float, high: float) -> Sequence[float]:
+def _shorter(coefficients: Array, low: float, high: float) -> Any:
     """Return a series with the fewest terms that have all digits between two numbers, by way of Chebyshev's."""
     chebyshev = Polynomial(coefficients).convert(domain=[low, high], kind=Chebyshev)
     largest = np.abs(chebyshev.coef).max()
     return chebyshev.trim(1e-17 * largest).convert(domain=[-1.0, 1.0], kind=Polynomial).coef
 
 
-def _series(coefficients: Sequence[float], x: Array) -> Any:
+def _series(coefficients: Array, x: Array) -> Any:
     """Return the sum of powers, the lowest first."""
     found = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
@@ -191,7 +191,7 @@ def of_gamma(order: int) -> Function:
     @_apart
     def value(x: Array) -> Any:
         below = x < 0
-        found = lax.optimization_barrier(_above_zero(order, jnp.where(below, 1.0 - x, x)))
+        found = _stored(_above_zero(order, jnp.where(below, 1.0 - x, x)))
         found = lax.cond(jnp.any(below), functools.partial(_below_zero, order), lambda x, found: found, x, found)
         return found if order else jnp.where(jnp.isinf(x), x, found)
 
