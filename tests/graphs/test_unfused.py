@@ -244,6 +244,7 @@ def test_blocks_that_dask_has_fused_without_their_keys_are_refused() -> None:
             dagad.gradient(y, a)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("way", WAYS)
 def test_data_that_an_inner_gradient_loads_in_its_tasks_are_differentiated_in(policy: str, way: str) -> None:

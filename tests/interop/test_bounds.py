@@ -51,6 +51,7 @@ FORMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["L-BFGS-B", "SLSQP", "trust-constr"])
 @pytest.mark.parametrize("form", FORMS)
 def test_bounds_of_an_array_are_what_scipy_takes(form: str, method: str) -> None:

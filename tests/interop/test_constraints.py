@@ -222,6 +222,7 @@ def of_product(method: str, form: str, jac: Any) -> tuple[Any, dict[str, int]]:
     return found, called
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "form", "kind"),
     [

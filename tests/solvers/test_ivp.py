@@ -75,6 +75,7 @@ def oscillator(t: Any, y: Any, stiffness: Any, friction: Any) -> Any:
     return [y[1], -stiffness * y[0] - friction * y[1]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sensitivity", SENSITIVITIES)
 def test_third_derivatives_in_each_order_of_modes_agree(sensitivity: str) -> None:
     def left(rate: Any) -> Any:

@@ -28,6 +28,7 @@ def drag(a: Any, **options: Any) -> Any:
     return solve_ivp(lambda t, y: -a * np.linalg.norm(y) * y, (0.0, 1.0), np.zeros(2), **options).y[1, -1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("fun", [tank, drag])
 def test_an_infinite_slope_is_refused_by_each_method(fun: Any, method: str) -> None:

@@ -92,6 +92,7 @@ def test_parts_of_a_function_of_time_have_no_derivative(take: Any) -> None:
         take(lambda p: sol(p)(np.nan)[0])(0.8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
 def test_complex_states_have_derivatives(sensitivity: str) -> None:
     def real_part(v: Any) -> Any:
