@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._graphs.linearization import Linearization
 from dagad._graphs.monoids import NUMBERS, PLAIN, Monoid, PlainSum
 from dagad._types import Value
 from dagad._values import pytree
@@ -374,7 +373,7 @@ def combined(monoid: Monoid, last: bool, *terms: Any) -> Any:
     """Combine terms, neighbours first; the `last` of all tasks hands out the value."""
     tree = RunningTree(monoid)
     for term in terms:
-        tree.push(term.value if type(term) is Linearization else term)
+        tree.push(term)
     total = tree.total() if terms else None
     return monoid.lower(total) if last else total
 
