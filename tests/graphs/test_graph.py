@@ -148,7 +148,7 @@ def test_the_transposed_graph_is_the_gradient(policy: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
-def test_sums_read_values_that_have_keys_apart_from_linearizations(policy: Any) -> None:
+def test_sums_read_values_under_keys_of_their_own(policy: Any) -> None:
     graph: Graph = {"x": DataNode("x", 0.5)}
     graph |= {("f", i): Task(("f", i), times, TaskRef("x"), TaskRef("x"), float(i)) for i in range(20)}
     total, sums = sum_tree([TaskRef(("f", i)) for i in range(20)], lambda level, place: ("s", level, place))
