@@ -144,7 +144,7 @@ class _Patches:
 
     def is_over(self, box: Array) -> bool:
         """Return whether a traced value is left over from a derivative of dagad's; autograd doesn't tell of its own."""
-        return is_own(box) and box._trace not in self.open
+        return box._trace not in self.open and is_own(box)
 
     def is_strange(self, box: Array) -> bool:
         """Return whether a traced value is of another thread's derivative, and not of what this task was given."""
