@@ -114,7 +114,7 @@ def as_now(fun: object) -> Any:
     that somebody may write into are copied.
     """
     parts, owners = held_by(
-        fun, lambda part: type(part) in _CONTAINERS or (_is_looked_into(part) and not _is_rule(part))
+        fun, lambda part: type(part) in _CONTAINERS or (_is_looked_into(part) and not is_rule(part))
     )
     cells = {key for key, part in parts.items() if type(part) is CellType}
     arrays = {key: part for key, part in parts.items() if type(part) is np.ndarray and not is_frozen(part)}
@@ -154,7 +154,7 @@ def _is_decorated(obj: object) -> bool:
     return type(obj) is FunctionType and bool(obj.__dict__)
 
 
-def _is_rule(obj: object) -> bool:
+def is_rule(obj: object) -> bool:
     """Return whether this is a primitive of autograd's: its identity counts, rules are found by it."""
     return bool(getattr(obj, "_is_autograd_primitive", False))
 
