@@ -92,6 +92,12 @@ class DagadWarning(UserWarning):
     """What was asked for was done, and is most likely not what was meant."""
 
 
+def add_note_to_others(error: BaseException, note: str) -> None:
+    """Add a note that says what to write instead, once, unless the error is ours: those say so themselves."""
+    if not isinstance(error, DagadError):
+        add_note_once(error, note)
+
+
 def add_note_once(error: BaseException, note: str) -> None:
     """Add a note unless the error has one of ours from an inner chunk or an earlier try."""
     if note not in getattr(error, "__notes__", ()):
@@ -99,5 +105,5 @@ def add_note_once(error: BaseException, note: str) -> None:
 
 
 for _error in [found for found in vars().values() if isinstance(found, type)]:
-    if issubclass(_error, DagadError | DagadWarning):
+    if _error.__module__ == __name__:
         _error.__module__ = "dagad"  # what tracebacks call it is what users import

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from dagad._errors import ArgumentsError, DagadError, NotDifferentiableError, add_note_once
+from dagad._errors import ArgumentsError, NotDifferentiableError, add_note_to_others
 from dagad._frames import module_of
 from dagad._types import Function
 from dagad._words import described, name_of
@@ -91,8 +91,8 @@ def add_hint(error: Exception) -> None:
     """Say in a note what to write instead, if the words of an error that is not ours don't."""
     said = str(error)
     for part, hint in _HINTS.items():
-        if part in said and not isinstance(error, DagadError):
-            add_note_once(error, f"dagad: {hint}")
+        if part in said:
+            add_note_to_others(error, f"dagad: {hint}")
             return
 
 

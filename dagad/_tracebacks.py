@@ -60,10 +60,11 @@ def shorten(error: BaseException) -> None:
     while before is not None and before not in chain:
         chain.append(before)
         before = before.__cause__ or (None if before.__suppress_context__ else before.__context__)
-    for one, outcome in zip(reversed(chain), [*reversed(chain[:-1]), chain[0]], strict=True):
-        one.__traceback__ = _shortened(one, isinstance(outcome, DagadError))
+    ours = [isinstance(one, DagadError) for one in chain]
+    for one, is_ours, became_ours in zip(reversed(chain), reversed(ours), [*reversed(ours[:-1]), ours[0]], strict=True):
+        one.__traceback__ = _shortened(one, is_ours or became_ours)
         led = one.__cause__ or one.__context__
-        if isinstance(one, DagadError) and (led is None or led.__traceback__ is None):
+        if is_ours and (led is None or led.__traceback__ is None):
             one.__cause__, one.__suppress_context__ = None, True
 
 
@@ -76,6 +77,7 @@ def _frames(traceback: TracebackType | None) -> list[TracebackType]:
 
 
 def _shortened(error: BaseException, is_told: bool) -> TracebackType | None:
+    """Return the traceback of an error without what is not the user's; `is_told` by the words of one of ours."""
     frames = _frames(error.__traceback__)
     kept, last = [], -1
     for place, frame in enumerate(frames):
@@ -84,8 +86,7 @@ def _shortened(error: BaseException, is_told: bool) -> TracebackType | None:
             kept.append(frame)
             last = place
     joined: TracebackType | None = None
-    told_by_message = is_told or isinstance(error, DagadError)
-    for frame in reversed([*kept, *([] if told_by_message else _telling(error, frames[last + 1 :]))]):
+    for frame in reversed([*kept, *([] if is_told else _telling(error, frames[last + 1 :]))]):
         joined = TracebackType(joined, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return joined
 

@@ -21,6 +21,7 @@ from dagad._graphs.policies import Policy, checked_policy, may_run_again
 from dagad._kernels.additivity import on_rows
 from dagad._kernels.chunks import ChunkFunction
 from dagad._kernels.context import current_mode
+from dagad._kernels.job import is_executor
 from dagad._kernels.kernel import Kernel
 from dagad._remembered import Remembered
 from dagad._sources.base import Placed
@@ -153,7 +154,7 @@ def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:
         chosen: Scheduler = columns.shards[0].scheduler
     else:
         # An executor of the user's own runs jobs itself; anything else is what Dask calls a scheduler.
-        chosen = scheduler if hasattr(scheduler, "linearize") else find_scheduler(scheduler)
+        chosen = scheduler if is_executor(scheduler) else find_scheduler(scheduler)
     for shards in columns.shards:
         if not shards.is_here:
             _refuse_elsewhere(shards, chosen)

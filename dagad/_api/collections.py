@@ -30,6 +30,7 @@ from dagad._types import AnyEngine, AnyPolicy, Array, Cotangent, Cotangents, DTy
 from dagad._values import pytree
 from dagad._values.partition import Partition
 from dagad._values.pytree import TreeDef
+from dagad._values.work_arrays import copied
 from dagad._words import described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 from dagad_scheduler.process import patient_collector
@@ -349,14 +350,5 @@ def complete_gradient(reached: bool, cotangent: Cotangent, value: Value) -> Any:
             f"The gradient with respect to {described(value)} was asked for, which does not exist. Make it floating "
             "point, with `float(...)` or `.astype(float)`, or leave it out of `wrt`."
         )
-    return _own(complete_tangent(cotangent, value))
-
-
-def _own(gradient: Tree) -> Any:
-    """Return a gradient that nobody else holds: a cotangent may be another one's too, or data that a rule returned."""
-    if type(gradient) is np.ndarray:
-        return gradient.copy("K")
-    leaves, treedef = pytree.flatten(gradient)
-    if np.ndarray not in map(type, leaves):
-        return gradient
-    return pytree.unflatten(treedef, [leaf.copy("K") if type(leaf) is np.ndarray else leaf for leaf in leaves])
+    # Its own: a cotangent may be another one's too, or data that a rule returned.
+    return copied(complete_tangent(cotangent, value))

@@ -10,7 +10,7 @@ from dask.delayed import Delayed
 
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._graphs.collections import Collection, attribute
-from dagad._graphs.labelled import is_dataset
+from dagad._graphs.labelled import is_dataset, is_labelled
 from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._words import a, described
@@ -53,7 +53,7 @@ def _not_a_collection(what: str, obj: object, asked: str) -> str:
     holds = f"`{asked}` takes collections of Dask, and `{what}` holds {described(obj)}"
     if type(obj).__name__ == "DataTree":
         return f"{holds}. Give its datasets, in a dict: `tree.to_dict()`."
-    if type(obj).__module__.partition(".")[0] == "xarray":
+    if is_labelled(obj):
         return f"{holds} with its numbers in memory. Call its `chunk()`, and build `y` from that."
     return (
         f"{holds}. Wrap it with `dask.delayed`, or use `dagad.{asked.removesuffix('ient')}` for functions of plain "

@@ -16,8 +16,16 @@ from typing import Any, Protocol
 from dagad._api.program import Program
 from dagad._errors import PlanError, add_note_once
 from dagad._executors.checkpointed import is_checkpointed
-from dagad._executors.evaluation import Scheduler, find_scheduler, is_inside_any_task, new_names, run_graph
+from dagad._executors.evaluation import (
+    Scheduler,
+    find_scheduler,
+    is_inside_any_task,
+    n_threads_of,
+    new_names,
+    run_graph,
+)
 from dagad._frames import run_for, users_line
+from dagad._kernels.job import is_executor
 from dagad._tracing.patches import patches
 from dagad._types import AnyScheduler
 from dagad._values.closures import carries_traced
@@ -64,7 +72,7 @@ class Elsewhere:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        count = scheduler.n_threads() if hasattr(scheduler, "n_threads") else None  # one of a user's own may not say
+        count = n_threads_of(scheduler)
         self.n_groups = max((os.cpu_count() or 1) if count is None else count, 1)
 
     def run(self, what: str, program: Program, group: Group, begin: Begin, most: int | None = None) -> list[Found]:
@@ -80,7 +88,7 @@ class Elsewhere:
 
 def check_place(scheduler: AnyScheduler) -> None:
     """Raise for what can't run directions."""
-    if hasattr(scheduler, "linearize"):
+    if is_executor(scheduler):
         raise PlanError(
             "`scheduler=` of a Jacobian runs its directions, and was given an executor, which runs chunks. Give what "
             'Dask takes, "threads" or a `distributed.Client`; the executor belongs to the reductions.'

@@ -16,7 +16,7 @@ from dagad._tracing.forward import push
 from dagad._tracing.tape import pull, record
 from dagad._types import Argnums, Args, Cotangent, Function, Kwargs, Leaf, Tree, Value
 from dagad._values import pytree
-from dagad._values.canonical import canonical, handed_out, library_of
+from dagad._values.canonical import canonical, handed_out, is_future, library_of
 from dagad._values.fingerprint import identity_of
 from dagad._values.partition import Partition
 from dagad._words import a, argument_of, described, name_of
@@ -255,7 +255,7 @@ _OF_COLLECTIONS = {
 
 def _refuse_tables(what: str, argument: Partition) -> None:
     for leaf in (leaf for at, leaf in enumerate(argument.leaves) if at not in argument.positions):
-        if getattr(type(leaf), "is_rows", False) or library_of(leaf):
+        if pytree.is_table(leaf) or library_of(leaf):
             raise NotDifferentiableError(
                 f"{what} holds a `{type(leaf).__name__}`, which can't be differentiated with respect to. "
                 + (
@@ -299,7 +299,7 @@ def _no_leaves(what: str, argument: Tree) -> str:
             f"{what} holds {a(kind.__name__)} of {kind.__module__.partition('.')[0]}, which is no array of numpy's. "
             f"Give `{asked}`."
         )
-    future = next((leaf for leaf in leaves if hasattr(leaf, "result") and hasattr(leaf, "add_done_callback")), None)
+    future = next(filter(is_future, leaves), None)
     if future is not None:
         return f"{what} holds {a(type(future).__name__)}, whose value may not be there yet. Give its `.result()`."
     kinds = {str(getattr(leaf, "dtype", type(leaf).__name__)): leaf for leaf in leaves}

@@ -11,6 +11,7 @@ from typing import Any
 
 from dagad._engines.engine_call import EngineCall
 from dagad._engines.registry import own_engine
+from dagad._rules.dask_functions import replaced_within
 from dagad._tracing.flat_functions import Engine
 from dagad._types import Function
 
@@ -34,13 +35,8 @@ def by_engine(function: Any, engine: Engine | None) -> Any:
 
     A function that brings its own engine is that one's; without `engine` all others are autograd's.
     """
-    if isinstance(function, functools.partial):
-        inner = by_engine(function.func, engine)
-        return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
-    if type(function).__name__ == "Compose":  # of toolz or cytoolz
-        parts = [*reversed(function.funcs), function.first]
-        found = [by_engine(part, engine) for part in parts]
-        return function if found == parts else type(function)(found)
+    if (found := replaced_within(function, lambda inner: by_engine(inner, engine))) is not None:
+        return found
     fun, own = own_engine(function)
     if own is not None:
         return EngineCall(own, fun)

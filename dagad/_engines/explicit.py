@@ -14,7 +14,7 @@ from dagad._engines.engine_call import EngineCall
 from dagad._engines.explicit_rules import OwnPullback, checked_pair, transposed
 from dagad._errors import ArgumentsError, ClosureError
 from dagad._tracebacks import public
-from dagad._tracing.embedded import NodePullback, Trace, innermost
+from dagad._tracing.embedded import Trace, in_one_node, innermost
 from dagad._tracing.flat_functions import Flat, FlatFunction, LeafPullback, Leaves
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import traceable
@@ -99,11 +99,7 @@ class ExplicitEngine:
 
     def _reverse(self, fun: FlatFunction, trace: Trace) -> list[Any]:
         """Put one node on the tape, whose pullback is the function's own."""
-        values, pullback = self.linearize(fun, trace.below)
-        floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
-        pull = NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
-        boxes = dict(zip(floats, trace.pulled([values[place] for place in floats], pull), strict=True))
-        return [boxes.get(place, value) for place, value in enumerate(values)]
+        return in_one_node(trace, *self.linearize(fun, trace.below))
 
 
 _BARE = frozenset({np.ndarray, np.float64, float})

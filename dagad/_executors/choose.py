@@ -29,7 +29,7 @@ from dagad._executors.resident import ResidentExecutor, UnavailableError, is_all
 from dagad._executors.threaded import ThreadedExecutor
 from dagad._graphs.policies import Policy
 from dagad._kernels.context import current_profile
-from dagad._kernels.job import Executor, Job, Residuals, Results
+from dagad._kernels.job import Executor, Job, Residuals, Results, is_executor
 from dagad._types import AnyScheduler
 
 logger = logging.getLogger("dagad")
@@ -44,7 +44,7 @@ Found = tuple[Results, Residuals | None]
 
 def executor_on(scheduler: AnyScheduler) -> Executor:
     """Return what runs jobs on a scheduler; one that does so by itself is its own executor."""
-    return scheduler if hasattr(scheduler, "linearize") else Chosen(scheduler)
+    return scheduler if is_executor(scheduler) else Chosen(scheduler)
 
 
 class Chosen:

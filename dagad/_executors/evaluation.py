@@ -136,11 +136,14 @@ def graph_width(n_tasks: int) -> int:
     if n_tasks <= 2 * NARROWEST:
         return NARROWEST
     scheduler = resolve()
-    if (
-        hasattr(scheduler, "n_threads") and (count := scheduler.n_threads()) is not None
-    ):  # of workers, which may be more when it comes to run
+    if (count := n_threads_of(scheduler)) is not None:  # of workers, which may be more when it comes to run
         return max(TASKS_PER_THREAD * count, NARROWEST_OF_CLUSTER)
     return max(TASKS_PER_THREAD * (scheduler.workers or 1), NARROWEST)
+
+
+def n_threads_of(scheduler: Scheduler) -> int | None:
+    """Return how many threads the workers of a scheduler have; None where it does not say, as one of a user's own."""
+    return scheduler.n_threads() if hasattr(scheduler, "n_threads") else None
 
 
 def calm_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:

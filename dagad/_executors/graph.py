@@ -11,10 +11,11 @@ from typing import Any
 from dagad._executors.evaluation import Run, Scheduler, calm_here, new_names, run_graph
 from dagad._executors.first import first_refused
 from dagad._executors.graph_tasks import (
-    Measure,
+    Measured,
     MeasuredBatch,
     MeasuredSum,
     landing_part,
+    landing_stacked,
     plain_value,
     pull_batch,
     pull_batch_again,
@@ -23,6 +24,7 @@ from dagad._executors.graph_tasks import (
     seeds_of_batch,
     stacked_part,
     staying_part,
+    staying_stacked,
 )
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import Step, linearize
@@ -90,6 +92,11 @@ def _node(key: Key, value: list[Any]) -> GraphNode:
     return DataNode(key, value) if node is value else Task(key, plain_value, node)
 
 
+Parts = tuple[Callable[..., Any], Callable[..., Any]]  # what takes apart what lands and what stays
+COTANGENTS: Parts = landing_part, staying_part
+STACKED: Parts = landing_stacked, staying_stacked
+
+
 class Staying:
     """What stays where it is computed, as tasks of their own; handed over when their graph has run."""
 
@@ -97,12 +104,19 @@ class Staying:
         self._names, self._graph = names, graph
         self.waiting: list[tuple[Key, Callable[[Kept], None]]] = []
 
-    def split(self, source: Key, name: Key, stays: Sequence[tuple[int, int, Callable[[Kept], None]]]) -> Key:
+    def split(
+        self,
+        source: Key,
+        name: Key,
+        stays: Sequence[tuple[int, int, Callable[[Kept], None]]],
+        parts: Parts = COTANGENTS,
+    ) -> Key:
         """Return the key of the lists of some chunks without what stays: by chunk and place in its list."""
-        self._graph[name] = Task(name, landing_part, TaskRef(source), [stay[:2] for stay in stays])
+        lands, remains = parts
+        self._graph[name] = Task(name, lands, TaskRef(source), [stay[:2] for stay in stays])
         for chunk, place, deliver in stays:
             key = self._names("shard", len(self.waiting))
-            self._graph[key] = Task(key, staying_part, TaskRef(source), chunk, place)
+            self._graph[key] = Task(key, remains, TaskRef(source), chunk, place)
             self.waiting.append((key, deliver))
         return name
 
@@ -129,7 +143,7 @@ class GraphExecutor:
         """Run a job for what it gives."""
         names, results = names_of(job), Results.of(job)
         with calm_here(self._scheduler):
-            lowered = lower(job, names, self.group, measured=self.remote)
+            lowered = lower(job, names, self.group, measured=True)
             self._run_values(job, lowered, lowered.graph, list(lowered.batches), names, results, ())
         return results
 
@@ -137,8 +151,8 @@ class GraphExecutor:
         """Run a job, and leave behind what its policy says."""
         names, results = names_of(job), Results.of(job)
         with calm_here(self._scheduler):
-            lowered = lower(job, names, self.group, measured=self.remote)
-            lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, policy, apart=self.remote)
+            lowered = lower(job, names, self.group, measured=True)
+            lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, policy)
             values, left = [lin.values.get(key, key) for key in lowered.batches], lin.recorded()
             if job.kernel.pulls_itself:  # what chunks gave is not to be kept where nothing else is left of them
                 # Names of their own: a group of Dask's that is larger than what it depends on is spread over workers as
@@ -167,27 +181,30 @@ class GraphExecutor:
                 terms, own = (_parts(names, graph, part, values) for part in (reduced_part, stacked_part))
                 chunks = dict(zip(own, lowered.batches.values(), strict=True))
             parts = [job.part_of(some) for some in lowered.batches.values()]
-            summing = job._replace(monoid=MeasuredSum(job.monoid)) if self.remote else job
+            summing = job._replace(monoid=MeasuredSum(job.monoid))
             ref, sums = summing.reduction([TaskRef(key) for key in terms], parts, lambda *at: names("sum", at))
             graph.update(sums)
             total = ref.key
         if job.stacked_at is not None and self._scheduler.remote:
             for key, some in list(chunks.items()):
                 if stays := _stays(job.stacked_at, some, functools.partial(results.keeper, job)):
-                    chunks[staying.split(key, names("getitem", ("landing", key[1])), stays)] = chunks.pop(key)
+                    name = names("getitem", ("landing", key[1]))
+                    chunks[staying.split(key, name, stays, STACKED)] = chunks.pop(key)
 
-        measured = Measure()
+        seconds, n_compiled = 0.0, 0
 
-        def landed(key: Key, result: Value) -> None:
+        def landed(key: Key, result: Measured) -> None:
+            nonlocal seconds, n_compiled
             if key == total:
-                results.reduced = measured.taken(result)
+                results.reduced = result.value
             else:
-                results.put(job, chunks[key], measured.taken(result))
+                results.put(job, chunks[key], result.value)
+            seconds, n_compiled = seconds + result.seconds, n_compiled + result.n_compiled
 
         keys = [*([total] if total else []), *chunks]
         run = self._run(job, graph, keys, landed, results, [*keep, *staying.keys])
         if self.remote:
-            results.spent, results.n_compiled = results.spent._replace(cpu=measured.seconds), measured.n_compiled
+            results.spent, results.n_compiled = results.spent._replace(cpu=seconds), n_compiled
         staying.deliver(run)
         return run
 

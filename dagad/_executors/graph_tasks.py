@@ -11,13 +11,15 @@ from dagad._errors import NonFiniteError
 from dagad._executors.evaluation import say_where
 from dagad._graphs.linearization import Counters, Linearization, Recordable
 from dagad._graphs.monoids import Monoid
-from dagad._kernels.batch import Batch, Batched, BatchSeeds
+from dagad._kernels.batch import Batch, BatchSeeds
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.job import STAYED
 from dagad._kernels.kernel import BY_THREAD, Groups, n_compiled
 from dagad._kernels.replay import attempt
 from dagad._types import Value
 from dagad._values.shipping import Portable, opened
+
+Lists = list[list[Any]]  # of each chunk of a batch, what belongs to its own leaves
 
 
 def seeds_of_batch(reduced: Sequence[Any], stacked: Sequence[Any]) -> list[BatchSeeds]:
@@ -39,46 +41,44 @@ def _bare(cotangents: tuple[Any, ...]) -> Any:
     return cotangents[0] if len(cotangents) == 1 else cotangents
 
 
-def plain_result(result: Value) -> Any:
-    return result.value if type(result) is Linearization else result
-
-
 def plain_value(value: Value) -> Any:
     """Return a value as it is, under a key of its own."""
     return value
 
 
-def landing_part(result: Value, stays: Sequence[tuple[int, int]]) -> Any:
+def landing_part(found: Lists | None, stays: Sequence[tuple[int, int]]) -> Lists | None:
     """Return the lists of some chunks without what stays; None if there are none."""
-    whole = unmeasured(plain_result(result))
-    found = _lists(whole)
     if found is None:
         return None
     lists = [list(own) for own in found]
     for chunk, place in stays:
         lists[chunk][place] = STAYED
-    return _like(result, whole._replace(stacked=lists) if isinstance(whole, Batched) else lists)
+    return lists
 
 
-def staying_part(result: Value, chunk: int, place: int) -> Any:
+def staying_part(found: Lists | None, chunk: int, place: int) -> Any:
     """Return what of one chunk stays."""
-    found = _lists(unmeasured(plain_result(result)))
     return None if found is None else found[chunk][place]
 
 
-def _lists(result: Value) -> Any:
-    return result.stacked if isinstance(result, Batched) else result
+def landing_stacked(result: Measured, stays: Sequence[tuple[int, int]]) -> Measured:
+    """Return what batches gave without what of the stacked leaves stays."""
+    return result.of(result.value._replace(stacked=landing_part(result.value.stacked, stays)))
 
 
-def reduced_part(result: Value) -> Any:
+def staying_stacked(result: Measured, chunk: int, place: int) -> Any:
+    """Return what stays of the stacked leaves of one chunk."""
+    return result.value.stacked[chunk][place]
+
+
+def reduced_part(result: Measured) -> Measured:
     """Return what of a batch is reduced."""
-    plain = plain_result(result)
-    return _like(plain, unmeasured(plain).reduced)
+    return result.of(result.value.reduced)
 
 
-def stacked_part(result: Value) -> Any:
-    """Return what of a batch is stacked."""
-    return unmeasured(plain_result(result))._replace(reduced=None)
+def stacked_part(result: Measured) -> Measured:
+    """Return what of a batch is stacked; what that took is told with what is reduced."""
+    return Measured(result.value._replace(reduced=None), 0.0, 0)
 
 
 def residual_part(linearization: Linearization) -> Any:
@@ -93,33 +93,13 @@ class Measured(NamedTuple):
     seconds: float
     n_compiled: int
 
-
-class Measure:
-    """What all results of a graph took."""
-
-    def __init__(self) -> None:
-        self.seconds, self.n_compiled = 0.0, 0
-
-    def taken(self, result: Value) -> Any:
-        """Return what a result is of, after adding what that took."""
-        plain = plain_result(result)
-        if type(plain) is not Measured:
-            return plain
-        self.seconds, self.n_compiled = self.seconds + plain.seconds, self.n_compiled + plain.n_compiled
-        return plain.value
-
-
-def unmeasured(result: Value) -> Any:
-    return result.value if type(result) is Measured else result
-
-
-def _like(result: Value, value: Value) -> Any:
-    """Return a value, measured if a result is."""
-    return result._replace(value=value) if type(result) is Measured else value
+    def of(self, value: Value) -> Measured:
+        """Return a part of the value, which took all of that."""
+        return self._replace(value=value)
 
 
 class MeasuredBatch(Recordable, Portable):
-    """A batch in another process: its values are `Measured`."""
+    """A batch that notes what its chunks take: its values are `Measured`."""
 
     __slots__ = ("batch",)
     pulls_by_run = True
@@ -173,14 +153,14 @@ class MeasuredSum:
     monoid: Monoid
 
     def lift(self, term: Measured) -> Measured:
-        return term._replace(value=self.monoid.lift(term.value))
+        return term.of(self.monoid.lift(term.value))
 
     def add(self, a: Measured, b: Measured, ours: bool) -> Measured:
         value = self.monoid.add(a.value, b.value, ours)
         return Measured(value, a.seconds + b.seconds, a.n_compiled + b.n_compiled)
 
     def lower(self, total: Measured) -> Measured:
-        return total._replace(value=self.monoid.lower(total.value))
+        return total.of(self.monoid.lower(total.value))
 
 
 def finite_or_error(

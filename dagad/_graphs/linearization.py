@@ -77,6 +77,15 @@ class Counters:
 PullbackFunction = Callable[[Any], tuple[Any, ...]]
 
 
+def pulled_many(pull: Callable[[Any], Any], many: Sequence[Any]) -> list[Any]:
+    """Pull many cotangents, None among them, all at once where the pullback knows how."""
+    together = getattr(pull, "many", None) if len(many) > 1 else None
+    if together is None:
+        return [None if cotangent is None else pull(cotangent) for cotangent in many]
+    found: list[Any] = together(many)
+    return found
+
+
 class Recordable:
     """A task that can be run for its value alone, or for its value and its pullback.
 

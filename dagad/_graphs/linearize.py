@@ -49,14 +49,13 @@ def linearize(
     policy: AnyPolicy,
     *,
     engine: Engine | None = None,
-    apart: bool = True,
     order: Order | None = None,
 ) -> Linearized:
     """Rewrite what `keys` need so that each task that depends on `wrt` also leaves a linearization.
 
-    `engine` differentiates the tasks that are not chunks, which bring their own; None is autograd's. `apart` gives
-    every value a key apart from its linearization, so that only values travel; without it, sums read values out of
-    linearizations, which is cheaper in one process. `order` is that of what `keys` need, where it is known already.
+    Every value has a key apart from its linearization, so that only values travel. `engine` differentiates the tasks
+    that are not chunks, which bring their own; None is autograd's. `order` is that of what `keys` need, where it is
+    known already.
     """
     order = topological(graph, keys) if order is None else order
     result = Linearized({key: graph[key] for key in order}, [])
@@ -71,10 +70,9 @@ def linearize(
         elif isinstance(node, Task):
             _record(result, key, inputs, called("value", index), as_recordable(node, inputs, engine), policy)
             result.numbers[index] = key
-            if apart:
-                part = called("getitem", index)
-                result.graph[part] = Task(part, value_part, TaskRef(result.values[key]))
-                result.values[key] = part
+            part = called("getitem", index)
+            result.graph[part] = Task(part, value_part, TaskRef(result.values[key]))
+            result.values[key] = part
     tell_spans(result)
     return result
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._graphs.linearization import Linearization
 from dagad._graphs.monoids import NUMBERS, PLAIN, Monoid, PlainSum
 from dagad._types import Value
 from dagad._values import pytree
@@ -28,20 +27,20 @@ _DOUBLE = np.dtype(float)
 
 
 def sum_tree(
-    terms: Sequence[Any], key_of: Callable[[int, int], Key], monoid: Monoid = PLAIN
+    terms: Sequence[Any], key_of: Callable[[int, int], Key], monoid: Monoid | None = None
 ) -> tuple[Any, dict[Key, Task]]:
     """Return a reference to the sum of `terms`, in their order, and the tasks that compute it.
 
-    `key_of(level, position)` names the nodes.
+    `key_of(level, position)` names the nodes. Without a monoid they are nodes of `add_up`, their own derivative.
     """
     tasks: dict[Key, Task] = {}
-    level, plain = 0, type(monoid) is PlainSum
+    level = 0
     while len(terms) > 1:
         above: list[Any] = []
         last = len(terms) <= FAN_IN
         for position, start in enumerate(range(0, len(terms), FAN_IN)):
             key, some = key_of(level, position), terms[start : start + FAN_IN]
-            tasks[key] = Task(key, add_up, *some) if plain else Task(key, combined, monoid, last, *some)
+            tasks[key] = Task(key, add_up, *some) if monoid is None else Task(key, combined, monoid, last, *some)
             above.append(TaskRef(key))
         terms, level = above, level + 1
     return terms[0], tasks
@@ -374,7 +373,7 @@ def combined(monoid: Monoid, last: bool, *terms: Any) -> Any:
     """Combine terms, neighbours first; the `last` of all tasks hands out the value."""
     tree = RunningTree(monoid)
     for term in terms:
-        tree.push(term.value if type(term) is Linearization else term)
+        tree.push(term)
     total = tree.total() if terms else None
     return monoid.lower(total) if last else total
 

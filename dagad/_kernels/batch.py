@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagad._errors import ClosureError, add_note_once
-from dagad._graphs.linearization import Counters, PullbackFunction, Recordable
+from dagad._graphs.linearization import Counters, PullbackFunction, Recordable, pulled_many
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._kernels.chunks import ChunkContext
-from dagad._kernels.kernel import Groups, Kernel, Outputs, pulled_many
+from dagad._kernels.kernel import Groups, Kernel, Outputs
 from dagad._kernels.unpacking import Unpacking, zeros_of
 from dagad._sources.packed import has_packed
 from dagad._tracing.patches import patches

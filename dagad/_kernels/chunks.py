@@ -15,7 +15,7 @@ import numpy as np
 
 from dagad._engines.explicit_rules import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
-from dagad._graphs.linearization import PullbackFunction, Recordable
+from dagad._graphs.linearization import PullbackFunction, Recordable, pulled_many
 from dagad._kernels.context import VALUE_AND_GRAD, DefaultPolicy, like_here
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Rows
@@ -202,12 +202,8 @@ class ChunkFunction(Recordable, Portable):
     ) -> list[tuple[Any, ...] | None]:
         """Do so for many seeds, all at once where the engine can; None where there are none."""
         each = [None if seeds is None else [canonical(seed) for seed in seeds] for seeds in many]
-        together = getattr(pull, "many", None) if len(each) > 1 else None
         try:
-            if together is not None:
-                found = together(each)
-            else:
-                found = [None if seeds is None else pull(seeds) for seeds in each]
+            found = pulled_many(pull, each)
         except Exception as error:
             add_note_once(error, context.note("pullback"))
             raise

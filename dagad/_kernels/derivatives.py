@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, seed_of_one
+from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, pulled_many, seed_of_one
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import (
     Groups,
@@ -18,7 +18,6 @@ from dagad._kernels.kernel import (
     Outputs,
     Seeded,
     Seeds,
-    pulled_many,
     regrouped,
     split_groups,
 )

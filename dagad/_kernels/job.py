@@ -19,7 +19,7 @@ from dagad._sources.base import owned
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.slots import ONE_SEED
-from dagad._types import Value
+from dagad._types import AnyScheduler, Value
 from dagad._values import pytree
 from dagad_scheduler.private import GraphNode, List, Task, TaskRef
 
@@ -296,6 +296,11 @@ class Executor(Protocol):
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says, None for nothing."""
+
+
+def is_executor(scheduler: AnyScheduler) -> bool:
+    """Return whether what a user gave as ``scheduler=`` runs jobs by itself."""
+    return hasattr(scheduler, "linearize")
 
 
 def nested(part: object) -> Any:

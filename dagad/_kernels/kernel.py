@@ -279,15 +279,6 @@ class ChunkPullback:
         return self._function.pull_many(self._context, self._pull, each, self._n_shared, self._own)
 
 
-def pulled_many(pull: PullbackFunction, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
-    """Pull many seeds of a chunk, None among them, at once where that is known how."""
-    together = getattr(pull, "many", None) if len(many) > 1 else None
-    if together is None:
-        return [None if seeds is None else pull(seeds) for seeds in many]
-    found: list[tuple[Any, ...] | None] = together(many)
-    return found
-
-
 class Summed(Kernel):
     """A chunk function of a reduction: all of it is summed."""
 

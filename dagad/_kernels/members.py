@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from dagad._graphs.linearization import PullbackFunction
+from dagad._graphs.linearization import PullbackFunction, pulled_many
 from dagad._graphs.monoids import Monoid
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._kernels.inputs import Targets, times
 from dagad._kernels.job import Job, Land, Results
-from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, in_groups, pulled_many, split_groups
+from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, in_groups, split_groups
 from dagad._sources.packed import Unpacked
 from dagad._types import AnyRows, Value
 from dagad._values import pytree

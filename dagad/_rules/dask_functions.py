@@ -182,16 +182,23 @@ _AROUND: dict[str, Callable[[Function], Function]] = {
 _NAMES = {name.rpartition(".")[2]: name for name in (*_IN_PLACE, *_AROUND)}
 
 
+def replaced_within(function: Any, replace: Callable[[Any], Any]) -> Any:
+    """Return a partial or a composition with what it calls replaced, itself if nothing is; None for any other."""
+    if isinstance(function, functools.partial):
+        inner = replace(function.func)
+        return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
+    if type(function).__name__ != "Compose":  # of toolz or cytoolz
+        return None
+    parts: Sequence[Any] = [*reversed(function.funcs), function.first]
+    found = list(map(replace, parts))
+    return function if found == parts else type(function)(found)
+
+
 def substitute(function: Any) -> Any:
     """Return what is called in place of a function; the function itself if traced arrays can go through it."""
+    if (found := replaced_within(function, substitute)) is not None:
+        return found
     module = getattr(function, "__module__", None)
-    if isinstance(function, functools.partial):
-        inner = substitute(function.func)
-        return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
-    if type(function).__name__ == "Compose":  # of toolz or cytoolz
-        parts: Sequence[Any] = [*reversed(function.funcs), function.first]
-        found = list(map(substitute, parts))
-        return function if found == parts else type(function)(found)
     if not isinstance(module, str) or not module.startswith(("dask.", "dask_array.")):
         return function
     own = getattr(function, "__name__", "")

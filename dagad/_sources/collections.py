@@ -12,6 +12,7 @@ from dask.base import is_dask_collection
 from dask.delayed import Delayed
 
 from dagad._errors import StructureError
+from dagad._graphs.labelled import is_dataset, is_labelled
 from dagad._sources.base import Graph, Key, Source, Taken
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
 from dagad._sources.rows import ELSEWHERE, Piece
@@ -117,9 +118,9 @@ def without_labels(data: Tree) -> Any:
 
 
 def _without_labels(leaf: Leaf) -> Any:
-    if type(leaf).__module__.partition(".")[0] != "xarray":
+    if not is_labelled(leaf):
         return leaf
-    if not hasattr(type(leaf), "data_vars"):
+    if not is_dataset(leaf):
         return leaf.data
     rows = {variable.dims[:1] for variable in leaf.data_vars.values()}
     if len(rows) > 1 or () in rows:

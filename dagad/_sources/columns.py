@@ -19,6 +19,7 @@ from dagad._sources.stored import read_stored
 from dagad._sources.tables import read_table
 from dagad._types import AnyRows, Leaf
 from dagad._values import pytree
+from dagad._values.canonical import is_future
 from dagad._values.shipping import opened
 from dagad._words import described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
@@ -204,7 +205,7 @@ def _remedy(leaf: Leaf) -> str:
         return "Its items have no order: make a list of it, `sorted(...)`."
     if isinstance(leaf, str | bytes):
         return "Read the data first, `np.loadtxt(path)` for instance, or give a list of words, `[word, ...]`."
-    if hasattr(leaf, "result") and hasattr(leaf, "add_done_callback"):
+    if is_future(leaf):
         return "Its value may not be there yet: give `future.result()`, or loaders, `[dask.delayed(load)(path)]`."
     if callable(leaf):
         return "The function comes first, then the data."

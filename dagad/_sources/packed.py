@@ -83,7 +83,7 @@ def unpacked_seeds(like: Sequence[Unpacked | None], seeds: Sequence[Any]) -> lis
 
 def is_packed(leaf: Leaf) -> bool:
     """Return whether a leaf is packed rows, in a parcel perhaps."""
-    return type(leaf) is Rows or type(leaf) is Parcel
+    return isinstance(leaf, Rows | Parcel)
 
 
 def has_packed(sliced: Groups) -> bool:

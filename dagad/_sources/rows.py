@@ -54,7 +54,7 @@ class Piece(Protocol):
         """Return some of the rows as a piece, and its gaps; `first` is the number of the first gap."""
         del first
         leaves, treedef = pytree.flatten(self.merge(iter(())), is_leaf=pytree.is_list)
-        parts = [leaf.cut(rows) if getattr(type(leaf), "is_rows", False) else leaf[rows] for leaf in leaves]
+        parts = [leaf.cut(rows) if pytree.is_table(leaf) else leaf[rows] for leaf in leaves]
         return Constant(pytree.unflatten(treedef, parts)), []
 
     def snapshot(self) -> Piece:
@@ -346,7 +346,7 @@ class Ragged(Piece):
 
 def with_gaps(part: AnyRows) -> Piece:
     """Return an array or list as a piece with gaps wherever it has floating-point numbers."""
-    if getattr(type(part), "is_rows", False):
+    if pytree.is_table(part):
         raise NotDifferentiableError(f"There is no derivative with respect to the rows of a table. {BY_COLUMN}")
     if pytree.is_differentiable(part):
         return GAP
@@ -402,6 +402,6 @@ def joined_data(parts: list[Any]) -> Any:
 
 def _joined(pieces: tuple[Any, ...]) -> Any:
     first, *others = pieces
-    if getattr(type(first), "is_rows", False):
+    if pytree.is_table(first):
         return first.joined(others)
     return list(itertools.chain(*pieces)) if isinstance(first, list) else np.concatenate(pieces)

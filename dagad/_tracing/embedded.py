@@ -181,11 +181,15 @@ class TracedEngine:
 
     def _reverse(self, fun: Flat, trace: Trace) -> list[Any]:
         """Put one node on the tape, which pulls all outputs together."""
-        values, pullback = self.linearize(fun, trace.below)
-        floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
-        pull = NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
-        boxes = dict(zip(floats, trace.pulled([values[place] for place in floats], pull), strict=True))
-        return [boxes.get(place, value) for place, value in enumerate(values)]
+        return in_one_node(trace, *self.linearize(fun, trace.below))
+
+
+def in_one_node(trace: Trace, values: Sequence[Any], pullback: LeafPullback) -> list[Any]:
+    """Return the values of a function of leaves as a trace sees them: outputs of one node, which pulls all together."""
+    floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
+    pull = NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
+    boxes = dict(zip(floats, trace.pulled([values[place] for place in floats], pull), strict=True))
+    return [boxes.get(place, value) for place, value in enumerate(values)]
 
 
 def _refuse_complex(part: Leaf, what: str) -> None:

@@ -139,8 +139,7 @@ def opened(result: Value) -> Any:
     held = pytree.plain(result)
     if held is result or not isinstance(held, list | tuple):
         return result
-    parts = [_opened_part(result, index, part) for index, part in enumerate(held)]
-    return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
+    return pytree.like_series(held, [_opened_part(result, index, part) for index, part in enumerate(held)])
 
 
 def _opened_part(result: Value, index: int, part: object) -> Any:

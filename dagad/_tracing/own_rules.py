@@ -18,6 +18,7 @@ from autograd.extend import JVPNode, VJPNode
 from dagad._tracing.primitives import rules_of
 from dagad._tracing.private import notrace_primitives
 from dagad._types import Function, Value
+from dagad._values.closures import is_rule
 from dagad._values.contents import contents_of
 from dagad._words import name_of
 
@@ -52,7 +53,7 @@ def _functions_in(rules: Iterable[Any]) -> Iterator[Any]:
             yield from _functions_in(part.values())
         elif type(part) is FunctionType and part.__module__ == "autograd.core":
             yield from _functions_in(contents for cell in part.__closure__ or () for contents in contents_of(cell))
-        elif callable(part) and not getattr(part, "_is_autograd_primitive", False):  # that is what the rules are of
+        elif callable(part) and not is_rule(part):  # that is what the rules are of
             yield part
 
 

@@ -65,7 +65,7 @@ from dagad._tracing.private import (
     numpy_wrapper,
     tracer,
 )
-from dagad._tracing.traced_array import OwnNode, TracedArray, find_top_boxed_args, new_box
+from dagad._tracing.traced_array import OwnNode, TracedArray, find_top_boxed_args, is_own, new_box
 from dagad._types import Array, Leaf, Tree
 
 Swap = tuple[FunctionType, CodeType, CodeType]
@@ -144,7 +144,7 @@ class _Patches:
 
     def is_over(self, box: Array) -> bool:
         """Return whether a traced value is left over from a derivative of dagad's; autograd doesn't tell of its own."""
-        return isinstance(box._node, OwnNode) and box._trace not in self.open
+        return box._trace not in self.open and is_own(box)
 
     def is_strange(self, box: Array) -> bool:
         """Return whether a traced value is of another thread's derivative, and not of what this task was given."""
@@ -152,7 +152,7 @@ class _Patches:
         if leaves is None or opener == threading.get_ident():
             return False
         if opener is None:  # not of ours, or over since somebody looked
-            return isinstance(box._node, OwnNode)
+            return is_own(box)
         return not any(trace == box._trace for leaf in leaves for trace in traces_of(leaf))
 
     def _install(self) -> None:
@@ -283,7 +283,7 @@ def _boxed(item: Tree) -> Any:
 def _holds_ours(item: Tree) -> bool:
     if type(item) in (list, tuple, dict):
         return any(map(_holds_ours, item.values() if type(item) is dict else item))
-    return isbox(item) and isinstance(item._node, OwnNode)
+    return isbox(item) and is_own(item)
 
 
 _HELPERS: tuple[tuple[dict[str, Any], str, Any, Any], ...] = (

@@ -228,11 +228,14 @@ def _of_library(text: str) -> str:
 
 def explained(error: Exception) -> Exception:
     """Return the sentence for an error of numpy's, autograd's or another library's that hides one, else the error."""
+    if isinstance(error, NotDifferentiableError):
+        return error
     cause, text = error.__cause__, str(error)
-    solver = _solver_in(error) if isinstance(cause, NotDifferentiableError) or text in _HIDING else None
+    hides = isinstance(cause, NotDifferentiableError)
+    solver = _solver_in(error) if hides or text in _HIDING else None
     if solver is not None:
         sentence = of_solver(solver)
-    elif isinstance(cause, NotDifferentiableError):
+    elif hides:
         sentence = of_assignment() if text.startswith("setting an array element") else ""
     elif text.startswith("VJP of "):
         places = re.findall(r"\d+", text.partition(" wrt ")[2])
@@ -252,7 +255,7 @@ def explained(error: Exception) -> Exception:
         )
     else:
         sentence = ""
-    if not sentence or isinstance(error, NotDifferentiableError):
+    if not sentence:
         return error
     told = NotDifferentiableError(sentence).with_traceback(error.__traceback__)  # it shows the user's line
     told.__suppress_context__ = True

@@ -179,6 +179,11 @@ def learn_rules() -> bool:
     return found
 
 
+def learns_from(error: Exception | None) -> bool:
+    """Return whether rules were lacking that are known now: what was refused may be tried again."""
+    return isinstance(error, NotDifferentiableError) and learn_rules()
+
+
 def _is_half_made(module: ModuleType) -> bool:
     """Return whether a module is being imported just now, by another thread: it lacks what it will have."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))  # Python asks that itself

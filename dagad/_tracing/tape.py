@@ -16,7 +16,7 @@ from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.patches import patches, traces_of
 from dagad._tracing.private import add_outgrads, isbox
 from dagad._tracing.refusals import explained
-from dagad._tracing.rules import learn_rules, vjp_rule
+from dagad._tracing.rules import learn_rules, learns_from, vjp_rule
 from dagad._tracing.traced_array import OwnNode, new_box
 from dagad._types import AnyNode, Argnums, Args, Cotangent, Function, Kwargs, Leaf, Value
 from dagad._values import pytree
@@ -126,7 +126,7 @@ def traced(fun: Callable[[Any], Any], boxes: Sequence[Any]) -> Any:
     try:
         return _used(fun(boxes))
     except Exception as error:
-        if not (isinstance(error, NotDifferentiableError) and learn_rules()):
+        if not learns_from(error):
             raise explained(error)  # noqa: B904  # it may be the same
     return _used(fun(boxes))
 

@@ -329,6 +329,11 @@ def new_box(value: Value, trace: int, node: AnyNode) -> Any:
     return stock_new_box(value, trace, node)
 
 
+def is_own(box: Array) -> bool:
+    """Return whether a traced value is of a derivative of dagad's."""
+    return isinstance(box._node, OwnNode)
+
+
 def find_top_boxed_args(args: Args) -> tuple[list[tuple[int, Any]], int, Any, bool]:
     """Return the arguments of the innermost trace, and whether other libraries have a say in a ufunc of arrays."""
     boxes: list[tuple[int, Any]] = []

@@ -12,7 +12,17 @@ import numpy as np
 
 from dagad._errors import ClosureError
 from dagad._types import Array
-from dagad._values.closures import Contents, Make, as_now, carriers_of, contents_of, held_by, taken_out, unchanged
+from dagad._values.closures import (
+    Contents,
+    Make,
+    as_now,
+    carriers_of,
+    contents_of,
+    held_by,
+    is_rule,
+    taken_out,
+    unchanged,
+)
 from dagad._values.homes import is_closed, root_of
 from dagad._values.kinds import CELL, FIXED, FUNCTION, INSTANCE, MAPPING, METHOD, PARTIAL, SERIES, SET, WRAPPER, kind_of
 from dagad._values.walk import Walk, leading_to, leads_nowhere
@@ -116,7 +126,7 @@ def _is_looked_into(part: object) -> bool:
     kind = kind_of(type(part))
     if kind is INSTANCE:
         return not _is_closed(type(part))
-    is_known = kind in _LOOKED_INTO and not getattr(part, "_is_autograd_primitive", False)
+    is_known = kind in _LOOKED_INTO and not is_rule(part)
     return is_known and not _is_long(part)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dagad._types import Array, Leaf, Tree
-from dagad._values.pytree import TRACED, flatten, unflatten
+from dagad._values.pytree import TRACED, flatten, is_table, unflatten
 
 _LIBRARIES = frozenset({"pandas", "polars", "pyarrow", "xarray", "cudf", "modin"})
 _PROTOCOLS = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__")
@@ -64,7 +64,7 @@ def snapshot(leaf: Leaf) -> Any:
     An array that is read-only, down to the memory that it is a view of, is taken as it is.
     """
     if not isinstance(leaf, np.ndarray):
-        if getattr(type(leaf), "is_rows", False):
+        if is_table(leaf):
             return leaf.snapshot()
         if library_of(leaf) is None:  # of what else there is not even the truth may be asked
             return leaf
@@ -98,6 +98,11 @@ def is_frozen(array: Array) -> bool:
             return memory.readonly
     except TypeError:
         return False
+
+
+def is_future(leaf: Leaf) -> bool:
+    """Return whether a leaf is a future, of threads, processes or a cluster."""
+    return hasattr(leaf, "result") and hasattr(leaf, "add_done_callback")
 
 
 def library_of(leaf: Leaf) -> str | None:

@@ -114,7 +114,7 @@ def as_now(fun: object) -> Any:
     that somebody may write into are copied.
     """
     parts, owners = held_by(
-        fun, lambda part: type(part) in _CONTAINERS or (_is_looked_into(part) and not _is_rule(part))
+        fun, lambda part: type(part) in _CONTAINERS or (_is_looked_into(part) and not is_rule(part))
     )
     cells = {key for key, part in parts.items() if type(part) is CellType}
     arrays = {key: part for key, part in parts.items() if type(part) is np.ndarray and not is_frozen(part)}
@@ -154,7 +154,7 @@ def _is_decorated(obj: object) -> bool:
     return type(obj) is FunctionType and bool(obj.__dict__)
 
 
-def _is_rule(obj: object) -> bool:
+def is_rule(obj: object) -> bool:
     """Return whether this is a primitive of autograd's: its identity counts, rules are found by it."""
     return bool(getattr(obj, "_is_autograd_primitive", False))
 
@@ -189,7 +189,7 @@ class Template:
 
     __slots__ = ("_fun",)
 
-    def __init__(self, fun: object) -> None:
+    def __init__(self, fun: Stand) -> None:
         self._fun = fun
 
     @classmethod
@@ -208,7 +208,7 @@ class Template:
         return cls(_deeply(_Taken(holes, carriers, contents or {}), fun))
 
     def __call__(self, values: Sequence[Any]) -> Any:
-        return _deeply(_Made(values), self._fun)
+        return _deeply(self._fun.made, _Making(values))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Template, (self._fun,)
@@ -229,6 +229,19 @@ class Hole(NamedTuple):
 
     number: int
 
+    def made(self, making: _Making) -> Any:
+        return making.values[self.number]
+
+
+class Whole(NamedTuple):
+    """Stands where something stood that leads to no hole: it stays as it is."""
+
+    part: Any
+
+    def made(self, making: _Making) -> Any:
+        del making
+        return self.part
+
 
 class Carrier:
     """Stands where something stood that holds a hole; keeps how to make it again. It may lead back to itself."""
@@ -236,24 +249,39 @@ class Carrier:
     __slots__ = ("attributes", "first", "making", "rest", "values")
     making: Any
     attributes: Sequence[Any]
-    first: list[Any]
-    rest: list[Any]
-    values: list[Any]
+    first: list[Stand]
+    rest: list[Stand]
+    values: list[Stand]
+
+    def made(self, making: _Making) -> Any:
+        found, key, (make, fill) = making.found, id(self), self.making
+        if key not in found:
+            first = making.all(self.first)
+            if key in found:  # a part led back here, and has made it
+                return found[key]
+            made = found[key] = make(first)
+            fill(made, making.all(self.rest))
+            if self.values:
+                set_attributes(made, self.attributes, making.all(self.values))
+        return found[key]
+
+
+Stand = Hole | Whole | Carrier
 
 
 class _Taken:
-    """Takes objects apart: holes for values, carriers for what holds them, all else as it is."""
+    """Takes objects apart: holes for values, carriers for what holds them, all else whole."""
 
     def __init__(self, holes: Mapping[int, Hole], carriers: set[int], contents: Mapping[int, Contents]) -> None:
         self._holes, self._carriers, self._contents = holes, carriers, contents
         self._taken: dict[int, Carrier] = {}
 
-    def __call__(self, obj: object) -> Any:
+    def __call__(self, obj: object) -> Stand:
         key = id(obj)
         if key in self._holes:
             return self._holes[key]
         if key not in self._carriers:
-            return obj
+            return Whole(obj)
         if key not in self._taken:
             made = self._taken[key] = Carrier()  # before its parts, which may lead back to it
             made.making = kind_of(type(obj)).making(obj)
@@ -262,25 +290,12 @@ class _Taken:
         return self._taken[key]
 
 
-class _Made:
-    """Makes objects again, each once, with values in the holes."""
+class _Making:
+    """What objects are made again with: values for the holes, and what has been made, each once."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._values = values
-        self._made: dict[int, Any] = {}
+        self.values = values
+        self.found: dict[int, Any] = {}
 
-    def __call__(self, part: object) -> Any:
-        if type(part) is Hole:
-            return self._values[part.number]
-        if type(part) is not Carrier:
-            return part
-        key, (make, fill) = id(part), part.making
-        if key not in self._made:
-            first = list(map(self, part.first))
-            if key in self._made:  # a part led back here, and has made it
-                return self._made[key]
-            made = self._made[key] = make(first)
-            fill(made, list(map(self, part.rest)))
-            if part.values:
-                set_attributes(made, part.attributes, list(map(self, part.values)))
-        return self._made[key]
+    def all(self, stands: Sequence[Stand]) -> list[Any]:
+        return [stand.made(self) for stand in stands]

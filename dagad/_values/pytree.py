@@ -250,11 +250,15 @@ def open_containers(output: Value) -> Any:
     if held is None:
         return output
     if isinstance(held, list | tuple):
-        parts = [open_containers(output[i]) for i in range(len(held))]
-        return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
+        return like_series(held, [open_containers(output[i]) for i in range(len(held))])
     if isinstance(held, dict):
         return {key: open_containers(output[key]) for key in held}
     return output
+
+
+def like_series(held: Sequence[Any], parts: Sequence[Any]) -> Any:
+    """Return other parts in a list, a tuple, or a tuple with names, like another one."""
+    return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)  # type: ignore[call-arg]  # of any kind
 
 
 def all_opened(tree: Tree) -> Any:
@@ -321,9 +325,14 @@ def items_of(rows: AnyRows) -> Iterator[Any]:
         yield from rows
         return
     leaves, treedef = flatten(rows, is_leaf=is_list)
-    columns = [leaf.by_item() if getattr(type(leaf), "is_rows", False) else leaf for leaf in leaves]
+    columns = [leaf.by_item() if is_table(leaf) else leaf for leaf in leaves]
     for index in range(len(columns[0])):
         yield unflatten(treedef, [column[index] for column in columns])
+
+
+def is_table(leaf: Leaf) -> bool:
+    """Return whether a leaf is a table, or some rows of one: what several columns of rows hold."""
+    return getattr(type(leaf), "is_rows", False)
 
 
 def by_column(tree: Tree) -> Any:

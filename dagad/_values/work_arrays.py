@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._types import Array
+from dagad._types import Array, Tree
 from dagad._values import pytree
 
 
@@ -43,9 +43,16 @@ def kept(given: Any) -> Any:
             theirs = type(part) is np.ndarray and (getrefcount(part) > IN_A_CALL or not is_own(part))
             found.append(part.copy("K") if theirs else part)
         return kind(found)
-    leaves, treedef = pytree.flatten(given)
-    if not any(type(leaf) is np.ndarray for leaf in leaves):
-        return given
+    return copied(given)
+
+
+def copied(tree: Tree) -> Any:
+    """Return a pytree with copies of its arrays."""
+    if type(tree) is np.ndarray:
+        return tree.copy("K")
+    leaves, treedef = pytree.flatten(tree)
+    if np.ndarray not in map(type, leaves):
+        return tree
     return pytree.unflatten(treedef, [leaf.copy("K") if type(leaf) is np.ndarray else leaf for leaf in leaves])
 
 

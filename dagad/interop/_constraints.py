@@ -10,7 +10,7 @@ import numpy as np
 
 from dagad._api.higher_order import hvp, jacfwd, jacrev
 from dagad._api.transforms import vjp
-from dagad._errors import DagadError, PlanError, StructureError, add_note_once
+from dagad._errors import PlanError, StructureError, add_note_to_others
 from dagad._types import Args, Array, Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._words import described, name_of
@@ -248,8 +248,8 @@ class FlatConstraint:
         try:
             return fun(*given, *self._args)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
-            if not (isinstance(error, DagadError) or self._parameters.is_vector()):
-                add_note_once(
+            if not self._parameters.is_vector():
+                add_note_to_others(
                     error,
                     f"dagad: {_lower(self.name)} gets the parameters as `fun` does, in a pytree like `x0`, not as "
                     f"scipy's vector: {', '.join(self._parameters.names)}.",

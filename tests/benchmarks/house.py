@@ -107,16 +107,26 @@ def named(node: ast.AST) -> str:
 
 def type_tests(house: list[Module]) -> int:
     """Return how often code asks whether something is of a class of ours."""
-    own = {node.name for node in nodes(house, ast.ClassDef)}
+    classes = {node.name for node in nodes(house, ast.ClassDef)}
     count = 0
-    for node in nodes(house, ast.Call, ast.Compare):
-        if isinstance(node, ast.Call):
-            asked = node.args[1:] if named(node.func) in ("isinstance", "issubclass") else []
-        else:
-            is_of_type = isinstance(node.left, ast.Call) and named(node.left.func) == "type"
-            asked = node.comparators if is_of_type else []
-        count += any(named(each) in own for one in asked for each in ast.walk(one))
+    for module in house:
+        own = classes - others(module)
+        for node in nodes([module], ast.Call, ast.Compare):
+            if isinstance(node, ast.Call):
+                asked = node.args[1:] if named(node.func) in ("isinstance", "issubclass") else []
+            else:
+                is_of_type = isinstance(node.left, ast.Call) and named(node.left.func) == "type"
+                asked = node.comparators if is_of_type else []
+            count += any(named(each) in own for one in asked for each in ast.walk(one))
     return count
+
+
+def others(module: Module) -> set[str]:
+    """Return the names that a module has from other packages, which may be those of classes of ours, too."""
+    imports = [
+        node for node in nodes([module], ast.ImportFrom) if (node.module or "").partition(".")[0] not in PACKAGES
+    ]
+    return {each.asname or each.name for node in imports for each in node.names}
 
 
 def probes(house: list[Module]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import autograd
@@ -10,7 +11,7 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._values.closures import hoist
+from dagad._values.closures import Hole, hoist
 from support.closure_forms import FORMS, Model
 from support.waves import ROWS, expected_at, wave
 
@@ -159,3 +160,15 @@ def test_a_function_without_traced_values_has_nothing_to_hoist() -> None:
     values, make = hoist(model.chunk)
     assert values == []
     assert make([]) == model.chunk
+
+
+def test_a_hole_of_another_template_is_none_of_this_one() -> None:
+    found: list[Any] = []
+
+    def loss(t: Any) -> Any:
+        values, make = hoist(functools.partial(lambda *args: args, Hole(0), t))
+        found.extend(make([3.0])())
+        return values[0]
+
+    assert autograd.grad(loss)(0.7) == 1.0
+    assert found == [Hole(0), 3.0]

@@ -17,7 +17,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import Flat, Leaves, marked_function
 from dagad._tracing.own_rules import REFUSERS
 from dagad._tracing.patches import patches
-from dagad._tracing.rules import learn_rules
+from dagad._tracing.rules import learn_rules, learns_from
 
 Note = Callable[[bool], None]
 UNSEEDED = "a generator that it makes without a seed, or the system's"
@@ -76,7 +76,7 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
                 found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
             if terms.asks_arrays and not had_arrays:
                 continue
-            if isinstance(error, NotDifferentiableError) and learn_rules():
+            if learns_from(error):
                 continue
             if error is not None:
                 sentence = _sentence(error)
