@@ -58,7 +58,7 @@ def _quotient_and_rest(left: Array, right: Array) -> Any:
 
 
 _WORDS = (str, bytes)  # ufuncs compare numbers with none of these, arrays do
-IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
+IN_ANOTHER_WAY = CONSTANT | {np.sign, np.frexp}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
 class OwnNode:

@@ -163,7 +163,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: np.pad(x, 2, "reflect", reflect_type="odd")[0],
         r"`np\.pad` was called with `reflect_type='odd'`",
     ),
-    "einsum": (lambda x: np.einsum(x[:9].reshape(3, 3), [0, 0]), r"no derivative of `np\.einsum` with .*with letters"),
     "layout": (lambda x: np.ravel(x.reshape(3, 4)[:, ::2], "K")[0], r"`np\.ravel` was called with `order='K'`"),
     "unique": (lambda x: np.unique(x), r"no derivative of `unique`.*defvjp"),
     "polyfit": (lambda x: np.polyfit(Y, x, 2), r"no derivative of `polyfit`.*defvjp"),
@@ -460,7 +459,8 @@ Five things work otherwise than with ordinary arrays:
 * `math.exp(x)`, `float(x)` and `x.item()` make Python numbers. Write `np.exp(x)`, and `x` as it is.
 * An ordinary array that met a traced one, as `b` in `x * b`, is read again when the gradient is computed, and nobody
   notices if it was written into meanwhile (`b[:] = ...`, `b *= 2`). Make a new one: `b = b * 2`.
-* `isinstance(x, np.ndarray)` is False of a value being differentiated. Ask for `np.ndim(x)` or `hasattr(x, "shape")`.
+* `isinstance(x, np.ndarray)` is False of a value being differentiated, and so is `np.isscalar(x)`. Ask for
+  `np.ndim(x)` or `hasattr(x, "shape")`.
 
 Some functions have a derivative with respect to their last argument alone: `gammainc(a, x)`, `betainc(a, b, x)`, their
 complements and inverses, Bessel functions such as `kv(order, x)`, `hyp1f1(a, b, x)`, `hyp2f1(a, b, c, x)`, and
