@@ -239,6 +239,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
             refuse_stale_memory([self])
         return TracedArray(_copied(self._value, order), self._trace, self._node)
 
+    def __copy__(self) -> Any:
+        return self.copy("K")
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if CHANGED:
             refuse_stale_memory([self])

@@ -75,6 +75,7 @@ np.histogramdd([y, 2 * y, x], bins=(2, [0, 1, 4], range(3)), weights=x)[0]
 np.histogramdd([y, 2 * y], bins=[[0.0, x[0], 2.0], [0.0, 1.5, 2.0, 4.0]], weights=x, density=True)[0]
 np.histogramdd([y, 2 * y], bins=[np.cumsum(x[:3]), 3], weights=x)[1][0]
 np.prod(x[:0]) + x[0] | np.nanprod(m[:, :0], axis=1) + x[:3] | np.nanmedian(m[:0], axis=1) | np.cumsum(x[0])
+np.quantile(x, 1)
 """
 
 SHAPES = """
@@ -163,7 +164,9 @@ np.linalg.matrix_norm(x.reshape(1, 2, 2, 3), ord="nuc") | np.linalg.norm(x.resha
 np.linalg.solve(s, z[:3]) | np.linalg.solve(s + 0.1j * s, x[:3])
 np.linalg.svd(s, hermitian=True)[1] | np.linalg.eigvalsh(s, UPLO="U") | np.linalg.pinv(s, hermitian=True)
 np.linalg.det(np.outer(x[:3], x[3:6]))
-np.linalg.norm(m, axis=(0,))
+np.linalg.norm(m, axis=(0,)) | np.linalg.eigh(s, "U").eigenvectors
+np.linalg.svd(m[:, :3], hermitian=True)[1]
+np.linalg.pinv(m[:, :3] + 3 * s, hermitian=True) | np.linalg.pinv(m[:, :3] + 3 * s, None, True)
 """
 
 FFT = """
