@@ -269,6 +269,7 @@ WRITTEN_SCIPY: dict[str, Function] = {
     "numpy.polynomial.polyvalfromroots": _from_roots,
     **{f"numpy.polynomial.{name}": _series(each) for name, each in polynomials.RECURRENCES.items()},
     "scipy.special.logsumexp": _logsumexp,
+    "scipy.special.polygamma": lambda n, x: jss.polygamma(array_of(n), as_dtype(array_of(x), np.float64)),
     "scipy.special.softmax": _softmax,
     "scipy.special.log_softmax": _log_softmax,
     "scipy.linalg.solve": _solve,
