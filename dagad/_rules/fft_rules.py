@@ -50,15 +50,16 @@ def _irfftn(a: Array, s: Shape = None, axes: Axis = None, norm: str | None = Non
 
 
 def _odd_transform(inverse: bool) -> Better:
-    """As of autograd 1.9: of real numbers no odd lengths, and a `norm` by name is taken for another one."""
+    """As of autograd 1.9: of real numbers no odd lengths, and no notice of `norm` and `n` by name."""
 
     def better(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
         del argnums
         given = dict(zip(("a", "n", "axis", "norm"), args, strict=False)) | kwargs
         n, axis = given.get("n", given.get("s")), given.get("axis", given.get("axes"))
         last = -1 if axis is None else np.atleast_1d(axis)[-1]
-        n = np.shape(plain(ans if inverse else args[0]))[last] if n is None else np.atleast_1d(n)[-1]
-        return bool(n % 2) or given.get("norm") not in (None, "ortho")
+        own = np.shape(plain(ans if inverse else args[0]))[last]
+        n = own if n is None else np.atleast_1d(n)[-1]
+        return bool(n % 2 or n != own) or given.get("norm") not in (None, "ortho")
 
     return better
 

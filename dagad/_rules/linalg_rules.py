@@ -19,16 +19,17 @@ from dagad._tracing import refusals
 from dagad._tracing.by_definition import moved, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.operands import array_of
+from dagad._tracing.private import isbox
 from dagad._tracing.rules import HOMES, define, keep_real, own_primitive
-from dagad._types import Argnums, Args, Array, Axis, Function, Kwargs, Value
+from dagad._types import Argnums, Args, Array, Axis, Cotangent, Function, Kwargs, Value
 from dagad._values import pytree
 
 plain = pytree.plain
 
 
 def singular_values(x: Array) -> Any:
-    """Return the singular values of matrices."""
-    return linalg.svd(x, False)[1]
+    """Return the singular values of matrices, whose slopes ask for no vectors: of equal values these have none."""
+    return linalg.svd(x, compute_uv=False)
 
 
 def vector_norm(x: Array, *, axis: Axis = None, keepdims: bool = False, ord: Any = 2) -> Any:
@@ -73,11 +74,13 @@ def norm(x: Array, ord: float | str | None = None, axis: Axis = None, keepdims: 
 
 
 def _odd_norm(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
-    """As of autograd 1.9: no `keepdims`, of orders some only, and of complex numbers no second derivative."""
+    """As of autograd 1.9: no `keepdims`, no axis in a tuple, of orders some only, of complex numbers one derivative."""
     del argnums, ans
     given = dict(zip(("x", "ord", "axis", "keepdims"), args, strict=False)) | kwargs
     ord, axis = given.get("ord"), given.get("axis")
     matrix = isinstance(axis, tuple) or (axis is None and np.ndim(plain(given["x"])) == 2)
+    if np.ndim(plain(given["x"])) == 0 or (matrix and axis is not None and len(axis) == 1):
+        return True
     known = ord in (None, "fro", "nuc") or (not matrix and not isinstance(ord, str) and 1 < ord < np.inf)
     return bool(given.get("keepdims")) or not known or np.iscomplexobj(plain(given["x"]))
 
@@ -211,17 +214,25 @@ def _phased(stock: Function, turning: Function, name: str) -> Function:
     return vjp
 
 
-def _is_square(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
-    del argnums, ans, kwargs
-    rows, columns = np.shape(plain(args[0]))[-2:]
-    return bool(rows == columns)
-
-
 def _grad_svd(ans: Value, a: Array, full_matrices: bool = True, compute_uv: bool = True) -> Function:
-    """Return the pullback of autograd's, for which whole factors are none that it knows; of square ones they are."""
+    """Return the pullback of autograd's, for which whole factors are none that it knows; of square ones they are.
+
+    Where nobody asks for vectors it does without the differences of the values, which may be equal.
+    """
     rows, columns = np.shape(plain(a))[-2:]
-    found: Function = linalg.grad_svd(ans, a, full_matrices and rows != columns, compute_uv)
-    return found
+    whole = full_matrices and rows != columns
+    found: Function = linalg.grad_svd(ans, a, whole, compute_uv)
+
+    def pull(g: Cotangent) -> Any:
+        if whole or not (_is_nothing(g[0]) and _is_nothing(g[2])):
+            return found(g)
+        return anp.matmul(anp.conj(ans[0]) * g[1][..., None, :], anp.conj(ans[2]))
+
+    return pull if compute_uv else found
+
+
+def _is_nothing(part: Cotangent) -> bool:
+    return not isbox(part) and not np.any(part)
 
 
 _HERMITIAN_SVD = rules_of("svd", triangles.svd)[0]
@@ -349,7 +360,7 @@ def learn(module: ModuleType) -> bool:
         (np.linalg.eig, linalg.grad_eig, _of_columns),
     ):
         define(func, _phased(stock, turning, func.__name__), None, _has_complex_vectors)
-    define(np.linalg.svd, _svd_vjp, None, lambda *call: _has_complex_vectors(*call) or _is_square(*call))
+    define(np.linalg.svd, _svd_vjp, None, lambda *call: True)
     keep_real(linalg.solve)
     return True
 

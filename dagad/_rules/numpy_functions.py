@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,13 +9,14 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
+from dagad._rules.einsums import einsum
 from dagad._rules.numpy_rules import bins_of
 from dagad._tracing import refusals
-from dagad._tracing.by_definition import moved, rules_of
+from dagad._tracing.by_definition import moved
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.operands import array_of
 from dagad._tracing.private import isbox
-from dagad._tracing.rules import cast, own_primitive
+from dagad._tracing.rules import cast
 from dagad._tracing.traced_array import with_value
 from dagad._types import Array, Axis, DType, Function, Shape
 from dagad._values import pytree
@@ -43,12 +43,13 @@ def _piecewise(x: Array, condlist: Array, funclist: Sequence[Any], *args: Any, *
     conditions = [np.broadcast_to(plain(each), np.shape(plain(x))) for each in condlist]
     if len(funclist) == len(conditions) + 1:
         conditions.append(~np.any(conditions, axis=0))
+    dtype = np.asarray(plain(x)).dtype
     whole, place = [0.0 * anp.ravel(x)], np.arange(np.size(plain(x)))
     start = len(place)
     for condition, fun in zip(conditions, funclist, strict=True):
         at = np.flatnonzero(condition)
         part = fun(anp.ravel(x)[at], *args, **kwargs) if callable(fun) else fun
-        whole.append(part * np.ones(len(at), plain(x).dtype))
+        whole.append(part * np.ones(len(at), dtype))
         place[at] = np.arange(start, start + len(at))
         start += len(at)
     return anp.reshape(anp.concatenate(whole)[place], np.shape(plain(x)))
@@ -107,42 +108,10 @@ def _astype(x: Array, dtype: DType, *, copy: bool = True, device: object = None)
     return cast(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
 
 
-def _einsum(
-    *operands: Any, optimize: object = False, dtype: DType = None, casting: str = "safe", order: str = "K"
-) -> Any:
-    del casting, order
-    written = operands[0].partition("->")[0].split(",") if isinstance(operands[0], str) else operands[1::2]
-    letters = [[letter for letter in each if letter not in (" ", ".", Ellipsis)] for each in written]
-    if dtype is not None:  # numpy multiplies and adds in it, too
-        places = range(1, len(operands)) if isinstance(operands[0], str) else range(0, len(operands) // 2 * 2, 2)
-        operands = tuple(cast(array_of(each), dtype) if at in places else each for at, each in enumerate(operands))
-    if all(len(set(each)) == len(each) for each in letters):
-        return anp.einsum(*operands, optimize=optimize)
-    if not isinstance(operands[0], str):
-        why = ' with an index twice at one array in this form. It has one with letters, as in `np.einsum("ii->i", a)`'
-        raise NotDifferentiableError(refusals.of_function("np.einsum", why))
-    return _of_diagonals()(operands[0], *map(array_of, operands[1:]), optimize=optimize)
-
-
-@functools.cache
-def _of_diagonals() -> Any:
-    """Return `einsum` where an index stands twice at one array, as a primitive: that of the diagonals."""
-
-    def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
-        return np.einsum(subscripts, *operands, optimize=optimize)
-
-    def definition(subscripts: str, *operands: Any, optimize: object = False) -> Any:
-        left, arrow, right = subscripts.replace(" ", "").partition("->")
-        once = [each for each in sorted({*left} - {*".,"}) if left.count(each) == 1]
-        right = right if arrow else "..." * ("..." in left) + "".join(once)
-        kept = ["..." * ("..." in each) + "".join(dict.fromkeys(each.replace(".", ""))) for each in left.split(",")]
-        taken = [
-            moved(functools.partial(np.einsum, f"{each}->{others}"), 0)(operand) if each != others else operand
-            for each, others, operand in zip(left.split(","), kept, operands, strict=True)
-        ]
-        return anp.einsum(f"{','.join(kept)}->{right}", *taken, optimize=optimize)
-
-    return own_primitive(einsum, *rules_of("einsum", definition))
+def _frexp(x: Array) -> tuple[Any, Any]:
+    """Return the mantissas and the exponents, which are whole numbers."""
+    exponents = np.frexp(plain(x))[1]
+    return np.ldexp(x, -exponents), exponents
 
 
 def _insert(arr: Array, obj: Array, values: Array, axis: Axis = None) -> Any:
@@ -281,8 +250,9 @@ WRITTEN.update(
         np.asarray: _asarray,
         np.asanyarray: _asarray,
         np.copy: lambda a, order="K", subok=False: a.copy(order),
-        np.einsum: _einsum,
+        np.einsum: einsum,
         np.where: _where,
+        np.frexp: _frexp,
         np.histogramdd: _histogramdd,
         np.histogram2d: _histogram2d,
     }

@@ -18,7 +18,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._rules import fft_rules, reduction_rules
 from dagad._rules.reduction_rules import is_deep
 from dagad._rules.scipy_integrate import trapezoid
-from dagad._rules.tails import share
+from dagad._rules.tails import BETTER_SLOPES, TANH
 from dagad._tracing import refusals
 from dagad._tracing.by_definition import entrywise, moved, movers, rules_of
 from dagad._tracing.private import isbox, numpy_vjps, trace_primitives_map
@@ -289,7 +289,6 @@ DEFINED: dict[Any, Function] = {
     np.float_power: anp.power,
     np.histogram: _histogram,
     np.histogram_bin_edges: _edges,
-    np.frexp: lambda x: (x / 2.0 ** np.frexp(plain(x))[1], np.frexp(plain(x))[1]),
     np.i0: _i0,
 } | {func: moved(func, 0) for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.matrix_transpose)}
 DEFINED |= {np.compress: moved(np.compress, 1), np.extract: moved(np.extract, 1)}
@@ -318,11 +317,6 @@ def _not_a_count(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bo
     return np.ndim(shift) > 0 or is_narrow(shift)
 
 
-def _of_complex(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
-    del argnums, args, kwargs
-    return np.iscomplexobj(plain(ans))
-
-
 def _is_real(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """Return whether a size is that of a real number: autograd's rule divides by it, and is nan at infinity."""
     del argnums, ans, kwargs
@@ -347,6 +341,12 @@ def _differ(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     return bool(np.shape(plain(args[0])) != np.shape(plain(args[1])))
 
 
+def _has_no_rows(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
+    """Return whether what is made a matrix has one axis: numpy makes rows of it, and autograd's rule takes all back."""
+    del argnums, ans, kwargs
+    return np.ndim(plain(args[0])) < 2
+
+
 def _has_more(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """Return whether there is more than one argument, as there is none that autograd's rule knows."""
     return len(args) + len(kwargs) > 1
@@ -365,6 +365,8 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.broadcast_to: (moved(np.broadcast_to, 0), _always),
     np.diagonal: (moved(np.diagonal, 0), _always),
     np.diag: (moved(np.diag, 0), is_deep),
+    np.tril: (moved(np.tril, 0), _has_no_rows),
+    np.triu: (moved(np.triu, 0), _has_no_rows),
     np.trace: (_trace, _always),
     np.outer: (_outer, _not_flat),
     np.linspace: (_linspace, _always),
@@ -378,6 +380,7 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.reshape: (_reshape, _of_any_layout),
     np.ravel: (_ravel, _of_any_layout),
     np.cross: (_cross, _differ),
+    np.hsplit: (moved(np.hsplit, 0), _has_no_rows),
 }
 
 
@@ -389,18 +392,6 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
     np.ldexp: (lambda ans, x, n: 2.0**n + 0.0 * ans, None),
     np.nextafter: (lambda ans, x, y: 1.0, lambda ans, x, y: 0.0 * y),
     np.heaviside: (lambda ans, x, y: 0.0 * ans, lambda ans, x, y: x == 0.0),
-}
-
-
-# In place of autograd's own, which cancel in a tail, or overflow.
-BETTER_SLOPES: dict[Any, tuple[Function, ...]] = {
-    np.expm1: (lambda ans, x: anp.exp(x),),
-    np.logaddexp: (lambda ans, x, y: share(x - y), lambda ans, x, y: share(y - x)),
-    np.logaddexp2: (lambda ans, x, y: share(np.log(2.0) * (x - y)), lambda ans, x, y: share(np.log(2.0) * (y - x))),
-    np.arctan2: (
-        lambda ans, y, x: x / anp.hypot(x, y) / anp.hypot(x, y),
-        lambda ans, y, x: -y / anp.hypot(x, y) / anp.hypot(x, y),
-    ),
 }
 
 
@@ -430,7 +421,7 @@ def learn(module: ModuleType) -> bool:
     for func in (anp.abs, anp.absolute):
         define(func, *entrywise("abs", lambda ans, x: anp.sign(x)), _is_real)
     define(np.sinc, *entrywise("sinc", _sinc_slope), _always)
-    define(np.arccosh, *entrywise("arccosh", lambda ans, x: 1.0 / (anp.sqrt(x - 1.0) * anp.sqrt(x + 1.0))), _of_complex)
+    define(np.tanh, *TANH, _always)
     define(np.astype, _astype_vjp, None, _always)
     keep_real(np.where, anp.concatenate_args, anp.array_from_args, anp.inner, anp.cross)
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import autograd.numpy as anp
@@ -27,6 +28,10 @@ _ALL: Any = np._NoValue
 
 def _keeps(keepdims: object) -> bool:
     return keepdims is not _ALL and bool(keepdims)
+
+
+def _is_float(dtype: DType) -> bool:
+    return dtype is not None and dtype is not _ALL and np.dtype(dtype).kind == "f"
 
 
 def _present(a: Array, where: Array, fill: float) -> Any:
@@ -76,8 +81,11 @@ def _var(
     where: Array = True,
     correction: object = _ALL,
 ) -> Any:
-    del dtype, out
-    apart = _present(a - _mean(a, axis, keepdims=True, where=where), where, 0.0)
+    del out
+    middle = _mean(a, axis, keepdims=True, where=where)
+    if _is_float(dtype):
+        middle = anp.real(middle)  # numpy forgets the rest, of the mean only
+    apart = _present(a - middle, where, 0.0)
     free = _n_present(a, axis, keepdims, where) - (ddof if correction is _ALL else correction)
     return _sum(anp.real(apart * anp.conj(apart)), axis, keepdims=keepdims) / free
 
@@ -163,13 +171,15 @@ def _prod(
     where: Array = True,
 ) -> Any:
     del out
-    if dtype is not None and dtype is not _ALL and np.dtype(dtype).kind == "f":
+    if _is_float(dtype):
         a = anp.real(a)  # before they are multiplied
     n_dims = np.ndim(plain(a))
     axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
     rows = anp.moveaxis(_present(a, where, 1.0), axes, tuple(range(len(axes))))
-    rows = anp.reshape(rows, (-1, *np.shape(plain(rows))[len(axes) :]))
-    found = functools.reduce(anp.multiply, [rows[index] for index in range(rows.shape[0])])
+    shape = np.shape(plain(rows))
+    rows = anp.reshape(rows, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
+    factors = [rows[index] for index in range(rows.shape[0])] or [1.0 + anp.sum(rows, axis=0)]  # of none it is one
+    found = functools.reduce(anp.multiply, factors)
     found = anp.expand_dims(found, axes) if _keeps(keepdims) else found
     return found if initial is _ALL else found * initial
 
@@ -270,7 +280,9 @@ def _quantile(
     q, kept, n_dims = np.asarray(q), np.shape(plain(a)), np.ndim(plain(a))
     axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
     rows = anp.moveaxis(a, axes, tuple(range(-len(axes), 0)))
-    rows = _sort(anp.reshape(rows, (*np.shape(plain(rows))[: n_dims - len(axes)], -1)))
+    shape = np.shape(plain(rows))
+    outer, n_rows = shape[: n_dims - len(axes)], math.prod(shape[n_dims - len(axes) :])
+    rows = _sort(anp.reshape(rows, (*outer, n_rows))) if n_rows else np.full((*outer, 1), np.nan)  # none has nothing
     counts = np.sum(~np.isnan(plain(rows)), axis=-1) if present else np.array(rows.shape[-1])
     last = np.broadcast_to(np.maximum(counts - 1, 0), rows.shape[:-1])[(..., *[None] * q.ndim)]
     place = q * last
@@ -331,6 +343,11 @@ def is_deep(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     return np.ndim(plain(args[0])) > 1
 
 
+def has_no_axes(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
+    del argnums, ans, kwargs
+    return np.ndim(plain(args[0])) == 0
+
+
 DEFINED: dict[Any, Function] = {
     np.nansum: _without_nan(anp.sum, 0.0),
     np.nanprod: _without_nan(_prod, 1.0),
@@ -356,6 +373,7 @@ DEFINED: dict[Any, Function] = {
 BETTER: dict[Any, tuple[Function, Better]] = {
     np.sort: (_sort, is_deep),
     np.partition: (_partition, lambda *a: True),
+    np.cumsum: (lambda a, axis=None: anp.reshape(a, (1,)), has_no_axes),
     np.prod: (_prod, _has_zero),
     np.sum: (_sum, _has_options),
     np.mean: (_mean, _has_options),

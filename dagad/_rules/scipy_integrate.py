@@ -1,4 +1,4 @@
-"""Integrals of samples by numpy and scipy, and polynomials by numpy.polynomial: what they are, written with others."""
+"""Integrals of samples by numpy and scipy: what they are, written with others."""
 
 from __future__ import annotations
 
@@ -84,19 +84,3 @@ def of_integrals(integrate: ModuleType) -> list[Swap]:
         defined(integrate.simpson, _simpson),
         defined(integrate.cumulative_trapezoid, _cumulative_trapezoid),
     ]
-
-
-def _polyval(x: Array, c: Array, tensor: bool = True) -> Any:
-    """Return a polynomial by Horner's rule; coefficients beyond one axis are polynomials of their own."""
-    n_dims = np.ndim(plain(x))
-    if tensor and np.ndim(plain(c)) > 1:
-        c = anp.reshape(c, (*np.shape(plain(c)), *[1] * n_dims))
-    found = c[-1] + 0.0 * x
-    for index in range(2, np.shape(plain(c))[0] + 1):
-        found = c[-index] + found * x
-    return found
-
-
-def of_polynomials(polynomial: ModuleType) -> list[Swap]:
-    """Return the swaps for `numpy.polynomial.polynomial`."""
-    return [defined(polynomial.polyval, _polyval)]

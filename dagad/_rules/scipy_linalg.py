@@ -228,6 +228,7 @@ def _polar(a: Array, side: str = "right") -> Any:
 
 _BLOCKS = stock(of.block_diag)
 _of_column_and_row, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
+_of_edges = moved(stock(of.hankel), 0, 1)
 
 
 def _toeplitz(c: Array, r: Array = None) -> Any:
@@ -434,7 +435,7 @@ SWAPS: list[Swap] = [
     defined(of.solve_continuous_lyapunov, _continuous_lyapunov),
     defined(of.solve_discrete_lyapunov, _discrete_lyapunov),
     defined(of.toeplitz, _toeplitz),
-    defined(of.hankel, moved(stock(of.hankel), 0, 1)),
+    defined(of.hankel, lambda c, r=None: _of_edges(*[each for each in (c, r) if each is not None])),
     defined(of.circulant, _circulant),
     defined(of.convolution_matrix, moved(stock(of.convolution_matrix), 0)),
     defined(of.block_diag, lambda *arrays: moved(_BLOCKS, *range(len(arrays)))(*arrays)),

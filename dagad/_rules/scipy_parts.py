@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dagad._rules import scipy_integrate, scipy_optimize
+from dagad._rules import polynomials, scipy_integrate, scipy_optimize
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import HOMES
 
@@ -47,7 +47,12 @@ def _integrals(module: ModuleType) -> bool:
 
 
 def _polynomials(module: ModuleType) -> bool:
-    patches.swap(scipy_integrate.of_polynomials(module))
+    patches.swap(polynomials.of_powers(module))
+    return True
+
+
+def _series(module: ModuleType) -> bool:
+    patches.swap(polynomials.of_series(module))
     return True
 
 
@@ -74,6 +79,7 @@ HOMES["scipy.special"] = _special
 HOMES["scipy.stats"] = _stats
 HOMES["autograd.scipy.stats.norm"] = _normal
 HOMES["numpy.polynomial.polynomial"] = _polynomials
+HOMES.update({f"numpy.polynomial.{name}": _series for name in "chebyshev hermite hermite_e laguerre legendre".split()})
 HOMES["scipy.integrate"] = _integrals
 HOMES["scipy.sparse"] = _sparse
 HOMES["scipy.sparse.linalg"] = _operators

@@ -97,7 +97,7 @@ def _poisson(k: Array, m: Array) -> Any:
 
 
 def _binomial(k: Array, n: Array, p: Array) -> Any:
-    k = anp.floor(k)
+    k, n = anp.floor(k), anp.floor(n)
     return anp.exp(anp.log(n - k) - special.betaln(k + 1.0, n - k + 1.0) - anp.log1p(n) + _powers(k, n - k - 1.0, p))
 
 
@@ -151,6 +151,18 @@ def _scaled_bessel(sign: float, near: Callable[[Any, Any, Any], Any]) -> Slope:
         return scaled_bessel_slope(plain(v), sign, lambda ans, x: near(ans, v, x))(ans, x)
 
     return slope
+
+
+def _in_whole_orders(slope: Slope) -> Slope:
+    """Return the slope of a function that takes what is before the point of its order."""
+    return lambda ans, n, x: slope(ans, np.trunc(plain(n)), x)
+
+
+def _expn_slope(ans: Value, n: Array, x: Array) -> Any:
+    """Return the derivative of an exponential integral; scipy has none below order 0, whose own is written out."""
+    if np.all(n >= 1):
+        return -f.expn(n - 1, x)
+    return -anp.where(n >= 1, f.expn(np.maximum(n, 1) - 1, x), (ans + anp.exp(-x)) / x)
 
 
 def _degree_down(n: Array, value: Callable[[Any], Any]) -> Any:
@@ -255,10 +267,10 @@ MORE: dict[str, Slopes] = {
         lambda ans, h, a: -anp.exp(-(h**2) / 2.0) * special.erf(a * h / np.sqrt(2.0)) / (2.0 * ROOT_2PI),
         lambda ans, h, a: anp.exp(-(h**2) * (1.0 + a**2) / 2.0) / (2.0 * np.pi * (1.0 + a**2)),
     ),
-    "expn": (None, lambda ans, n, x: -f.expn(n - 1, x)),
+    "expn": (None, _in_whole_orders(_expn_slope)),
     "jv": (None, lambda ans, v, x: (f.jv(v - 1, x) - f.jv(v + 1, x)) / 2.0),
     "yv": (None, lambda ans, v, x: (f.yv(v - 1, x) - f.yv(v + 1, x)) / 2.0),
-    "kn": (None, _order_down("kn", -1.0)),
+    "kn": (None, _in_whole_orders(_order_down("kn", -1.0))),
     "kv": (None, _order_down("kv", -1.0)),
     "kve": (None, _scaled_bessel(1.0, _order_down("kve", -1.0, kept=1.0))),
     "struve": (None, lambda ans, v, x: f.struve(v - 1.0, x) - v / x * ans),
@@ -294,7 +306,7 @@ MORE: dict[str, Slopes] = {
 }
 
 
-# In place of autograd's own: those overflow for large shapes, cancel in a tail, or know no whole order.
+# In place of autograd's own: those overflow for large shapes, cancel in a tail, or take other orders than scipy does.
 BETTER: dict[str, Slopes] = {
     "betainc": (None, None, _gone(1.0, _beta_density)),
     "expit": (lambda ans, x: ans * f.expit(-x),),
@@ -304,6 +316,7 @@ BETTER: dict[str, Slopes] = {
         None,
         _in_real_numbers(_scaled_bessel(-1.0, lambda ans, v, x: ans * (v / x - anp.sign(x)) + f.ive(v + 1, x))),
     ),
+    "yn": (None, _in_whole_orders(lambda ans, n, x: (f.yn(n - 1, x) - f.yn(n + 1, x)) / 2.0)),
 }
 
 
@@ -333,6 +346,8 @@ def _softmax(x: Array, axis: Axis = None) -> Any:
 
 
 def _log_softmax(x: Array, axis: Axis = None) -> Any:
+    if np.ndim(plain(x)) == 0:  # autograd makes an axis for it
+        return x - x
     return x - special.logsumexp(x, axis=axis, keepdims=True)
 
 

@@ -1,8 +1,8 @@
-"""Slopes far in the tails of functions, where the formula of the textbook is a difference of two nearly equal numbers.
+"""Slopes far in tails and next to poles, where the textbook's formula is a difference of two nearly equal numbers.
 
-There an asymptotic series takes its place. It is written in powers of 1/x, so that derivatives of it of any order are
-as good as itself; with as many terms as here it is so to the last bits from `FAR` on. Abramowitz and Stegun, 7.1.23,
-9.7.1 and 9.7.2.
+In a tail an asymptotic series takes its place. It is written in powers of 1/x, so that derivatives of it of any order
+are as good as itself; with as many terms as here it is so to the last bits from `FAR` on. Abramowitz and Stegun,
+7.1.23, 9.7.1 and 9.7.2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from dagad._tracing.by_definition import entrywise
 from dagad._tracing.rules import own_primitive
-from dagad._types import Array, Value
+from dagad._tracing.slopes import over_cosh_square
+from dagad._types import Array, Function, Value
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -111,3 +112,25 @@ def _share(d: Array) -> Any:
 
 # 1 - ans would be 0 where ans is nearly 1
 share: Any = own_primitive(_share, *entrywise("share", lambda ans, d: ans * share(-d)))
+
+
+# In place of autograd's own, which cancel or overflow.
+TANH: tuple[Function, Function] = (
+    lambda argnums, ans, args, kwargs: lambda g: (over_cosh_square(g, args[0]),),
+    lambda argnums, tangents, ans, args, kwargs: over_cosh_square(tangents[0], args[0]),
+)
+
+
+BETTER_SLOPES: dict[Any, tuple[Function, ...]] = {
+    np.arcsin: (lambda ans, x: 1.0 / anp.sqrt((1.0 - x) * (1.0 + x)),),
+    np.arccos: (lambda ans, x: -1.0 / anp.sqrt((1.0 - x) * (1.0 + x)),),
+    np.arccosh: (lambda ans, x: 1.0 / (anp.sqrt(x - 1.0) * anp.sqrt(x + 1.0)),),
+    np.arctanh: (lambda ans, x: 1.0 / ((1.0 - x) * (1.0 + x)),),
+    np.expm1: (lambda ans, x: anp.exp(x),),
+    np.logaddexp: (lambda ans, x, y: share(x - y), lambda ans, x, y: share(y - x)),
+    np.logaddexp2: (lambda ans, x, y: share(np.log(2.0) * (x - y)), lambda ans, x, y: share(np.log(2.0) * (y - x))),
+    np.arctan2: (
+        lambda ans, y, x: x / anp.hypot(x, y) / anp.hypot(x, y),
+        lambda ans, y, x: -y / anp.hypot(x, y) / anp.hypot(x, y),
+    ),
+}

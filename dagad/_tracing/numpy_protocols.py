@@ -52,6 +52,7 @@ def _called(func: Function) -> Called:
 
 
 _HARMLESS = frozenset({"axis", "keepdims"})
+_REAL_OF_COMPLEX = frozenset({"np.std", "np.var"})  # unless they are told to be complex
 _NOTHING = object()
 
 # What numpy before 2.4 can't say of its functions written in C, of those that take numbers.
@@ -119,7 +120,8 @@ class Called:
         if self.by_keyword:
             kwargs, args = dict(zip(self.names[1:], args[1:], strict=False)) | kwargs, args[:1]
         kwargs = {name: each for name, each in kwargs.items() if each is not self.defaults.get(name, _NOTHING)}
-        if "dtype" in kwargs and kwargs["dtype"] == getattr(pytree.plain(args[0]) if args else None, "dtype", None):
+        own = getattr(pytree.plain(args[0]) if args else None, "dtype", None)
+        if "dtype" in kwargs and kwargs["dtype"] == own and (own.kind != "c" or self.name not in _REAL_OF_COMPLEX):
             del kwargs["dtype"]
         if "out" in kwargs:
             raise NotDifferentiableError(refusals.of_out(self.name))
@@ -177,7 +179,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Tree, kwargs: Kwargs) -> An
         return getattr(ufunc, method)(*inputs, **kwargs)
     if method == "outer":
         left, right = (each if isbox(each) else np.asarray(each) for each in inputs)
-        return ufunc(left[(..., *[None] * np.ndim(right))], right, **kwargs)
+        return ufunc(anp.reshape(left, (*np.shape(left), *[1] * np.ndim(right))), right, **kwargs)
     function = METHODS_OF_UFUNCS.get((ufunc, method))
     if function is not None:
         return call_function(function, inputs, {"axis": 0} | kwargs)
@@ -192,6 +194,8 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Tree, kwargs: Kwargs) -> An
         raise NotDifferentiableError(refusals.of_function("np.sign", " of complex numbers"))
     if ufunc in CONSTANT:
         return ufunc(*map(pytree.plain, inputs))
+    if ufunc in WRITTEN:
+        return WRITTEN[ufunc](*inputs)
     fun = primitive_of(ufunc)
     if fun is None:
         home = "np" if hasattr(np, ufunc.__name__) else "scipy.special"

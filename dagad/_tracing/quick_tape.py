@@ -19,10 +19,11 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.private import numpy_boxes, numpy_vjps, numpy_wrapper, primitive_vjps
+from dagad._tracing.private import isbox, numpy_boxes, numpy_vjps, numpy_wrapper, primitive_vjps
 from dagad._tracing.rules import stock_rules, vjp_rule
+from dagad._tracing.slopes import over_cosh_square
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, is_double, sides_of
-from dagad._types import Array, Axis, Cotangent, Function, Index
+from dagad._types import Array, Axis, Cotangent, Function, Index, Value
 from dagad._values import pytree
 
 Parts = tuple[Any, ...]
@@ -64,6 +65,11 @@ def _negated(x: Array, y: Array) -> Rule:
     return lambda g: (-g,)
 
 
+def _tanh(value: Value, x: Array) -> Rule:
+    del value
+    return (lambda g: (over_cosh_square(g, x),)) if isbox(x) else (lambda g: (g / np.cosh(x) ** 2,))
+
+
 BINARY: dict[Any, tuple[Callable[[Any, Any], Rule], ...]] = {
     anp.add: (_add, _same, _same),
     anp.subtract: (_subtract, _same, _negated),
@@ -76,7 +82,7 @@ UNARY: dict[Any, Callable[[Any, Any], Rule]] = {
     anp.log: lambda value, x: lambda g: (g / x,),
     anp.sin: lambda value, x: lambda g: (g * np.cos(x),),
     anp.cos: lambda value, x: lambda g: (-g * np.sin(x),),
-    anp.tanh: lambda value, x: lambda g: (g / np.cosh(x) ** 2,),
+    anp.tanh: _tanh,
     anp.sqrt: lambda value, x: lambda g: (g * 0.5 * x**-0.5,),
     anp.sinh: lambda value, x: lambda g: (g * np.cosh(x),),
     anp.cosh: lambda value, x: lambda g: (g * np.sinh(x),),

@@ -280,6 +280,8 @@ def library_function_of(frame: FrameType | None) -> str | None:
 _PLACES = {
     "numpy.linalg": "np.linalg",
     "numpy.fft": "np.fft",
+    "numpy.ma": "np.ma",
+    "numpy.polynomial": "np.polynomial",
     "scipy.linalg": "scipy.linalg",
     "scipy.stats": "scipy.stats",
 }
@@ -298,12 +300,14 @@ def _public(frame: FrameType, module: str) -> str | None:
         place = _SPARSE_LINALG
     if name == "__call__" and type(own).__name__ == "vectorize":
         name = "vectorize"
+    if name == "__ua_function__":  # of scipy.fft, which looks first for somebody else who transforms
+        name = frame.f_locals["method"].__name__
     if name == "__getitem__" and library == "numpy":
         name = {"RClass": "r_", "CClass": "c_"}.get(type(own).__name__, name)
     if place == "scipy.stats" and own is not None:
         owner = getattr(own, "dist", own)
         name = f"{getattr(owner, 'name', None) or type(owner).__name__.removesuffix('_gen')}.{name}"
-    elif own is not None and library != "numpy":
+    elif own is not None and (library != "numpy" or name.startswith("__")):
         name = f"{type(own).__name__}.{name}"
     return f"{_PLACES.get(place, 'np' if library == 'numpy' else place if library == 'scipy' else library)}.{name}"
 

@@ -222,15 +222,23 @@ def _in_first(fun: Function, rule: Callable[..., Any]) -> Any:
 
 
 def _not_in_order(fun: Function) -> Any:
-    """Return what makes the pullback of a primitive whose first argument is an order."""
+    """Return what makes the pullback of a primitive whose first argument is an order.
+
+    As of autograd 1.9, its own forgets that there may be more orders than points.
+    """
     rule: Any = primitive_vjps.get(fun)
 
     def make(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
         if 0 in argnums:
             _refuse(fun, argnums)
-        return rule(argnums, ans, args, kwargs)
+        pull = rule(argnums, ans, args, kwargs)
+        return lambda g: tuple(unbroadcast_f(args[at], _same)(part) for at, part in zip(argnums, pull(g), strict=True))
 
     return make
+
+
+def _same(part: Cotangent) -> Any:
+    return part
 
 
 def _refuse(fun: Function, argnums: Sequence[int]) -> None:
@@ -290,7 +298,7 @@ def _special(special: ModuleType) -> bool:
         (special.digamma, traced_trigamma(special)),
     ):
         _replace(_VJPS, primitive_vjps, fun, _in_first(fun, _once(derivative)))
-    for fun in (special.polygamma, special.jn, special.yn, special.iv):
+    for fun in (special.polygamma, special.jn, special.iv):
         _replace(_VJPS, primitive_vjps, fun, _not_in_order(fun))
     _replace(_WRONG, primitive_jvps, special.logsumexp, _several_axes)
     compute_wide(*(getattr(special, name) for name in _OF_SEVERAL))

@@ -58,7 +58,7 @@ def _quotient_and_rest(left: Array, right: Array) -> Any:
 
 
 _WORDS = (str, bytes)  # ufuncs compare numbers with none of these, arrays do
-IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
+IN_ANOTHER_WAY = CONSTANT | {np.sign, np.frexp}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
 class OwnNode:
@@ -238,6 +238,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         if CHANGED:
             refuse_stale_memory([self])
         return TracedArray(_copied(self._value, order), self._trace, self._node)
+
+    def __copy__(self) -> Any:
+        return self.copy("K")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if CHANGED:

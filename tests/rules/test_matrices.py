@@ -207,3 +207,24 @@ def test_the_order_of_pivots_is_an_index() -> None:
         return np.sum(weights[order] * np.diagonal(r) ** 2)
 
     assert_right(loss, a)
+
+
+# --- equal singular values --------------------------------------------------------------------------------------------
+
+
+def test_sums_of_equal_singular_values_have_a_slope_in_both_modes() -> None:
+    at = np.diag([2.0, 1.0, 1.0])
+    losses: list[Callable[[Any], Any]] = [
+        lambda a: np.linalg.norm(a, 2),  # of the largest, which is alone
+        lambda a: np.linalg.norm(a, "nuc"),
+        lambda a: np.sum(np.linalg.svdvals(a) ** 2),
+        lambda a: sl.norm(a, 2),
+    ]
+    along = np.cos(np.arange(9.0)).reshape(3, 3)
+    for loss in losses:
+        gradient = dagad.grad(loss)(at)
+        assert np.sum(gradient * along) == pytest.approx(difference(loss, at, along), rel=1e-8)
+        assert dagad.jvp(loss, at, along)[1] == pytest.approx(np.sum(gradient * along), rel=1e-12)
+    for full in (True, False):  # whose vectors nobody asks for
+        gradient = dagad.grad(lambda a, full=full: np.sum(np.linalg.svd(a, full_matrices=full)[1] ** 2))(at)
+        np.testing.assert_allclose(gradient, 2.0 * at, atol=1e-12)

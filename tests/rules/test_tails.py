@@ -189,3 +189,26 @@ def test_an_angle_has_a_slope_however_long_its_sides_are() -> None:
         slope = dagad.grad(lambda xy, size=size: np.arctan2(size * xy[0], size * xy[1]))((3.0, 4.0))
         np.testing.assert_allclose(slope, [4.0 / 25.0, -3.0 / 25.0])
     assert dagad.grad(lambda y: np.arctan2(y, 1e200))(1e200) == pytest.approx(5e-201)
+
+
+def test_a_hyperbolic_tangent_has_derivatives_of_any_order_however_far_out() -> None:
+    far = np.array([-1e3, -400.0, 356.0, 711.0, 1e308])  # the square of the cosine overflows, the cosine too
+    with np.errstate(over="ignore"):
+        third = dagad.grad(lambda x: np.sum(dagad.hvp(lambda x: np.sum(np.tanh(x)), x, np.ones(5))))(far)
+        gradient, curved = derivatives(np.tanh, far)
+    assert (np.abs([*gradient, *curved, *third]) < 1e-300).all()
+    at = np.array([-2.0, -0.3, 0.0, 0.7, 20.0])
+    gradient, curved = derivatives(np.tanh, at)
+    np.testing.assert_allclose(gradient, 1.0 / np.cosh(at) ** 2, rtol=1e-14)
+    np.testing.assert_allclose(curved, -2.0 * np.tanh(at) / np.cosh(at) ** 2, rtol=1e-14)
+
+
+def test_inverse_functions_are_right_next_to_their_poles() -> None:
+    apart = 2.0 ** -np.arange(20.0, 53.0, 4.0)  # such that 1 - apart is a number
+    one = 1.0 / np.sqrt(apart * (2.0 - apart))
+    expected: dict[Function, Any] = {np.arcsin: one, np.arccos: -one, np.arctanh: one**2}
+    for function, slopes in expected.items():
+        np.testing.assert_allclose(derivatives(function, 1.0 - apart)[0], slopes, rtol=1e-14)
+    np.testing.assert_allclose(
+        derivatives(np.arccosh, 1.0 + apart)[0], 1.0 / np.sqrt(apart * (2.0 + apart)), rtol=1e-14
+    )

@@ -29,6 +29,7 @@ np.multiply.reduce(m, axis=1) | np.maximum.reduce(m) | np.add.accumulate(x) | np
 np.copysign(x - 0.5, x - 0.6) | np.add(x, y, where=True) | np.modf(3 * x)[1] * x
 np.maximum.accumulate(x) | np.minimum.accumulate(m, axis=1) | np.maximum.accumulate(m) | np.signbit(x - 0.5) * x
 np.spacing(x) * 1e16 * x | np.frexp(x)[1] * x
+np.frexp(x[0])[0]
 """
 
 REDUCTIONS = """
@@ -73,6 +74,8 @@ np.histogramdd([y], bins=[[0, 1, 2]], weights=x)[0]
 np.histogramdd([y, 2 * y, x], bins=(2, [0, 1, 4], range(3)), weights=x)[0]
 np.histogramdd([y, 2 * y], bins=[[0.0, x[0], 2.0], [0.0, 1.5, 2.0, 4.0]], weights=x, density=True)[0]
 np.histogramdd([y, 2 * y], bins=[np.cumsum(x[:3]), 3], weights=x)[1][0]
+np.prod(x[:0]) + x[0] | np.nanprod(m[:, :0], axis=1) + x[:3] | np.nanmedian(m[:0], axis=1) | np.cumsum(x[0])
+np.quantile(x, 1)
 """
 
 SHAPES = """
@@ -103,6 +106,7 @@ np.full_like(x, x[0], shape=(3,)) | np.full_like(x, 5 * x[0], dtype=int) * x | n
 np.partition(m, 1, axis=0)
 np.transpose(m[None], (-1, 0, 1)) | np.ravel(m.T, order="A") | np.reshape(m.T, (2, 6), order="A")
 np.ravel(m.T, "K") | np.astype(9 * x, int) * x
+np.tril(x[:4] ** 2) | np.triu(x[:4] ** 2, 1) | np.hsplit(x, [3])[1] | np.piecewise(x[0], [x[0] > 0.1], [np.exp])
 """
 
 NUMBERS = """
@@ -131,6 +135,9 @@ np.trace(m, dtype=float)
 np.einsum("ii->i", s) | np.einsum("ii", s) | np.einsum("...ii->...i", s[None] * y[:2, None, None])
 np.einsum("iij,jk->ik", s[:, :, None] * m[:, None, :], m.T) | np.einsum("ij,kk", m, s)
 np.einsum("ij,jk", m, m.T, optimize=np.einsum_path("ij,jk", m, m.T)[0]) | np.einsum("i,i->i", x, y, dtype=complex)
+np.einsum("ij,ij->i", m[:, :1], np.cumsum(m, axis=1)) | np.einsum("ij,j", m**2, x[:1]) | np.einsum(m, [0, 1], [1])
+np.einsum(m, [0, 1], x[:4], [1]) | np.einsum(m, [..., 0], x[:4], [0], [...]) | np.einsum(s, [0, 0], y[:3], [1])
+np.einsum("ij,j->i", m, x[:4], dtype=float, order="F")
 """
 
 LINALG = """
@@ -157,6 +164,9 @@ np.linalg.matrix_norm(x.reshape(1, 2, 2, 3), ord="nuc") | np.linalg.norm(x.resha
 np.linalg.solve(s, z[:3]) | np.linalg.solve(s + 0.1j * s, x[:3])
 np.linalg.svd(s, hermitian=True)[1] | np.linalg.eigvalsh(s, UPLO="U") | np.linalg.pinv(s, hermitian=True)
 np.linalg.det(np.outer(x[:3], x[3:6]))
+np.linalg.norm(m, axis=(0,)) | np.linalg.eigh(s, "U").eigenvectors
+np.linalg.svd(m[:, :3], hermitian=True)[1]
+np.linalg.pinv(m[:, :3] + 3 * s, hermitian=True) | np.linalg.pinv(m[:, :3] + 3 * s, None, True)
 """
 
 FFT = """
@@ -165,6 +175,7 @@ np.fft.irfft2(m) | np.fft.fftn(m) | np.fft.ifftn(m) | np.fft.rfftn(m) | np.fft.i
 np.fft.ifftshift(x) | np.fft.hfft(z) | np.fft.ihfft(x) | np.fft.hfft(z.reshape(3, 4)) | np.fft.ihfft(m)
 np.fft.rfft(x[:7]) | np.fft.rfft(m, 5, axis=0, norm="forward") | np.fft.irfft(z, norm="backward")
 np.fft.irfft(z, 7) | np.fft.rfft2(m, norm="forward") | np.fft.irfft2(z.reshape(3, 4), (3, 5), axes=(1, 0))
+np.fft.rfft(x, n=16) | np.fft.rfft(m, n=6, axis=0) | np.fft.irfft(z, n=8)
 np.fft.rfftn(m[None], (3, 3), axes=(1, 2)) | np.fft.irfftn(z.reshape(2, 3, 2), norm="forward") | np.fft.hfft(z, 7)
 """
 
@@ -208,6 +219,9 @@ special.pseudo_huber(y, x) | special.psi(x) | special.rel_entr(x, y) | special.r
 special.stdtr(4.0, x) | special.stdtrit(4.0, x) | special.struve(1.5, x) | special.wrightomega(x)
 special.xlog1py(x, y) | special.xlog1py(y, x) | special.xlogy(x, y) | special.xlogy(y, x) | special.y0(x)
 special.y1(x) | special.yv(1.5, x)
+special.yn(1, x) | special.jv([0, 1, 2], np.linalg.norm(x[:3])) | special.iv([[0], [1]], x[:3] @ m)
+special.polygamma([1, 2, 3], np.linalg.norm(x[:3])) | special.expn(1, x) | special.expn([0, 2], x[0])
+special.softmax(x[0])
 """
 
 SCIPY_LINALG = """
@@ -272,6 +286,11 @@ integrate.cumulative_trapezoid(m, axis=0, initial=0) | integrate.cumulative_trap
 np.polynomial.polynomial.polyval(x, [1.0, 2.0, 3.0]) | np.polynomial.polynomial.polyval(2.0, x[:3])
 np.polynomial.polynomial.polyval(y, m) | np.polynomial.polynomial.polyval(x[:4], m, tensor=False)
 np.polynomial.polynomial.polyval(x, x[:4])
+np.polynomial.polynomial.polyvalfromroots(x[:4], x[4:7]) | np.polynomial.polynomial.polyvalfromroots(x[:3], m.T)
+np.polynomial.chebyshev.chebval(x, m) | np.polynomial.legendre.legval(x[:4], m) | np.polynomial.hermite.hermval(y, x)
+np.polynomial.hermite_e.hermeval(x[:4], m, tensor=False) | np.polynomial.laguerre.lagval(x, y[:5])
+np.polynomial.chebyshev.chebval(x, x[:2]) | np.polynomial.legendre.legval(x, y[:1])
+np.polynomial.hermite.hermval(x, m) | np.polynomial.chebyshev.chebgrid2d(x[:3], x[3:5], m)
 """
 
 FAMILIES = {
@@ -350,6 +369,11 @@ NOT_IN_JAX = frozenset(
         "special.y0(x)",
         "special.y1(x)",
         "special.yv(1.5, x)",
+        "special.yn(1, x)",
+        "special.jv([0, 1, 2], np.linalg.norm(x[:3]))",
+        "special.iv([[0], [1]], x[:3] @ m)",
+        "special.expn(1, x)",
+        "special.expn([0, 2], x[0])",
         "linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], x[:3])",
         "linalg.solveh_banded(m[:2] + [[3.0], [0.0]], x[:4], lower=True)",
         'linalg.qr(m.T, mode="economic", pivoting=True)[0]',

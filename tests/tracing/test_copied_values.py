@@ -226,3 +226,14 @@ def test_a_traced_value_in_a_pickle_is_refused_with_what_to_do() -> None:
         for mode in (dagad.grad, lambda loss: lambda at: dagad.jvp(loss, at, V), dagad.hessian):
             with pytest.raises(dagad.ClosureError, match=r"can't be pickled.*as an argument"):
                 mode(lambda t, chunk=chunk: dagad.reduce_sum(chunk, ROWS, t, scheduler="sync"))(AT)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, np.copy])
+def test_a_copy_of_a_value_is_changed_in_place_alone(copied: Callable[[Any], Any]) -> None:
+    def product(x: Any) -> Any:
+        other = copied(x)
+        other *= 2.0
+        return np.sum(other * x)
+
+    np.testing.assert_array_equal(dagad.grad(product)(ROWS), 4.0 * ROWS)
+    assert dagad.jvp(product, ROWS, np.ones(6)) == (2.0 * np.sum(ROWS * ROWS), pytest.approx(4.0 * np.sum(ROWS)))

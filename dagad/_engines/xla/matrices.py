@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import jax.numpy as jnp
@@ -53,7 +54,19 @@ def cholesky(a: Array, /, *, upper: bool = False) -> Any:
 
 
 def eigh(a: Array, UPLO: str = "L") -> Any:
-    return jnp.linalg.eigh(mirrored(floating(a), UPLO.upper() == "L"))
+    return jnp.linalg.eigh(mirrored(floating(a), UPLO.upper() == "L"), UPLO.upper(), symmetrize_input=False)
+
+
+def of_hermitian(func: Function) -> Function:
+    """Return a function that reads the lower triangle of a matrix, if it is told that this is Hermitian."""
+    signature = inspect.signature(func)
+
+    def read(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        a = array_of(given.pop("a"))
+        return Called(func)(mirrored(floating(a), True) if given.get("hermitian") else a, **given)
+
+    return functools.wraps(func)(read)
 
 
 def eigvalsh(a: Array, UPLO: str = "L") -> Any:

@@ -26,6 +26,7 @@ from dagad._engines.xla.protocols import (
 )
 from dagad._engines.xla.written import WRITTEN
 from dagad._errors import NotDifferentiableError
+from dagad._rules import polynomials
 from dagad._types import Args, Array, Axis, Function, Kwargs
 
 
@@ -243,16 +244,32 @@ def _khatri_rao(a: Array, b: Array) -> Any:
 
 def _polyval(x: Array, c: Array, tensor: bool = True) -> Any:
     x, c = floating(x), floating(c)
-    c = c.reshape(c.shape + (1,) * x.ndim) if tensor else c
+    c = polynomials.with_axes_of(x, c) if tensor else c
     found = c[-1] + x * 0.0
     for number in range(2, len(c) + 1):
         found = c[-number] + found * x
     return found
 
 
+def _from_roots(x: Array, r: Array, tensor: bool = True) -> Any:
+    x, r = floating(x), jnp.atleast_1d(floating(r))
+    return jnp.prod(x - (polynomials.with_axes_of(x, r) if tensor else r), axis=0)
+
+
+def _series(recurrence: Function) -> Function:
+    def series(x: Array, c: Array, tensor: bool = True) -> Any:
+        x, c = floating(x), jnp.atleast_1d(floating(c))
+        return polynomials.summed(recurrence, x, polynomials.with_axes_of(x, c) if tensor else c)
+
+    return series
+
+
 WRITTEN_SCIPY: dict[str, Function] = {
     "numpy.polynomial.polyval": _polyval,
+    "numpy.polynomial.polyvalfromroots": _from_roots,
+    **{f"numpy.polynomial.{name}": _series(each) for name, each in polynomials.RECURRENCES.items()},
     "scipy.special.logsumexp": _logsumexp,
+    "scipy.special.polygamma": lambda n, x: jss.polygamma(array_of(n), as_dtype(array_of(x), np.float64)),
     "scipy.special.softmax": _softmax,
     "scipy.special.log_softmax": _log_softmax,
     "scipy.linalg.solve": _solve,

@@ -14,7 +14,7 @@ from dagad._engines.xla import corners, refusals, vectors
 from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose, piecewise, select, where
 from dagad._engines.xla.histograms import histogram, histogram2d, histogramdd
 from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis
-from dagad._engines.xla.matrices import cholesky, eigh, eigvalsh, floating, norm_of, triangle_by
+from dagad._engines.xla.matrices import cholesky, eigh, eigvalsh, floating, norm_of, of_hermitian, triangle_by
 from dagad._engines.xla.orders import quantiles, sorting
 from dagad._engines.xla.protocols import (
     WRITTEN as WRITTEN,
@@ -386,6 +386,8 @@ WRITTEN.update(
         np.real_if_close: _real_if_close,
         np.linalg.cholesky: cholesky,
         np.linalg.eigh: eigh,
+        np.linalg.svd: of_hermitian(np.linalg.svd),
+        np.linalg.pinv: of_hermitian(np.linalg.pinv),
         np.linalg.eigvalsh: eigvalsh,
         np.compress: compress,
         np.extract: extract,
@@ -404,6 +406,8 @@ WRITTEN.update(
         np.linalg.norm: norm_of(np.linalg.norm),
         np.linalg.vector_norm: norm_of(np.linalg.vector_norm),
         np.linalg.matrix_norm: norm_of(np.linalg.matrix_norm),
+        np.quantile: lambda a, q, *args, **kwargs: Called(np.quantile)(a, floating(q), *args, **kwargs),
+        np.nanquantile: lambda a, q, *args, **kwargs: Called(np.nanquantile)(a, floating(q), *args, **kwargs),
         np.var: _masked(jnp.var),
         np.std: _masked(jnp.std),
         np.amax: Called(np.max),
@@ -419,6 +423,7 @@ WRITTEN.update(
         for name in "nonzero flatnonzero argwhere unique unique_all unique_counts unique_inverse unique_values".split()
     }
 )
+WRITTEN[np.polydiv] = _of_shapes("np.polydiv")  # its rest has no zeros in front
 WRITTEN.update(
     {
         func: _refused(refusals.of_assignment)
