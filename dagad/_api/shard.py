@@ -16,7 +16,7 @@ from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, ru
 from dagad._sources.base import Graph, Key, cut
 from dagad._sources.collections import graph_of, loaders_of, read_blocks, without_labels
 from dagad._sources.columns import READERS, Sliced, read_sliced
-from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
+from dagad._sources.plan import AnyPlan, Chunk, Plan, check_grainsize, plan_of
 from dagad._sources.rows import Constant, Rows
 from dagad._sources.shards import Home, Shards, ignore
 from dagad._tracebacks import public
@@ -153,7 +153,7 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
     }
     kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
     bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
-    return Shards(GivenPlan(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
+    return Shards(plan_of(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
 
 
 # What the tasks do: rows of what came in a message, of blocks, and of loaded pieces
