@@ -30,7 +30,8 @@ def described(value: object) -> str:
     ('an array of shape (3,) and dtype float64', 'an int', 'None')
     """
     if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
+        kind = "an array" if type(value) is np.ndarray else a(type(value).__name__)
+        return f"{kind} of shape {value.shape} and dtype {value.dtype}"
     return "None" if value is None else a(type(value).__name__)
 
 

@@ -181,7 +181,7 @@ def _moved(part: Cotangent, leaf: Leaf, what: str) -> Any:
             cut = f"Shards of {part.plan}" if pytree.is_placed(part) else described(part)
             raise StructureError(
                 f"{what} is {cut}, where the argument is Shards of {plan}. Give Shards that were cut like it, by "
-                f"`dagad.shard(tangent, grainsize={plan.grainsize})`."
+                f"{plan.how_to_cut('tangent')}."
             )
     elif looked_at and np.asarray(part).dtype.kind not in "fciub":
         raise StructureError(f"{what} is {described(part)}. Give a number, or an array of its argument's shape.")

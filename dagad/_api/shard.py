@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 
 from dagad._config import setting
-from dagad._errors import PlanError
+from dagad._errors import DagadError, PlanError, StructureError, add_note_once
 from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph
 from dagad._sources.base import Graph, Key, cut
 from dagad._sources.collections import graph_of, loaders_of, read_blocks, without_labels
 from dagad._sources.columns import READERS, Sliced, read_sliced
-from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
+from dagad._sources.plan import AnyPlan, Chunk, Plan, check_grainsize, plan_of
 from dagad._sources.rows import Constant, Rows
 from dagad._sources.shards import Home, Shards, ignore
 from dagad._tracebacks import public
-from dagad._types import AnyRows, AnyScheduler, Tree
+from dagad._types import AnyRows, AnyScheduler, Array, Tree
 from dagad._values import pytree
-from dagad._values.canonical import canonical, snapshots
+from dagad._values.canonical import canonical, library_of, snapshots
 from dagad._values.pytree import SAMPLE
 from dagad._values.shipping import opened
+from dagad._words import described
 from dagad_scheduler.private import Task, TaskRef
 
 # The function that will run is not known yet: pieces that fit a cache, and some for every worker. Items of lists are
@@ -94,9 +95,9 @@ def shard(data: Tree, grainsize: int | str = "auto", scheduler: AnyScheduler = N
     blocks = [found for column in columns.columns if len(plan) and (found := column.blocks(plan)) is not None]
     for made, _ in blocks:
         graph.update(made)
-    for number, (key, part) in enumerate(rows.items()):
-        refs = [TaskRef(by_chunk[number]) for _, by_chunk in blocks]
-        graph[key] = Task(key, placed, part, not place.remote, TaskRef(anchor), *refs)
+    for chunk, (key, part) in zip(plan, rows.items(), strict=True):
+        refs = [TaskRef(by_chunk[chunk.number]) for _, by_chunk in blocks]
+        graph[key] = Task(key, placed, part, not place.remote, TaskRef(anchor), chunk.stop - chunk.start, *refs)
     return Shards(
         plan, place, keys, run_graph(place, graph, (), ignore, keep=keys).kept, HOME, None, columns.row_kinds()
     )
@@ -135,7 +136,8 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
     for each in {id(one): one for one in held}.values():  # often one for all
         graph.update(graph_of(each))
     counts = [names("getitem", ("length", number)) for number in range(len(loaders))]
-    graph.update({key: Task(key, length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
+    for number, (key, one) in enumerate(zip(counts, loaders, strict=True)):
+        graph[key] = Task(key, length, TaskRef(one.key), number)
     pieces = run_graph(
         place, graph, counts, lengths.__setitem__, keep=dict.fromkeys(loader.key for loader in loaders)
     ).kept
@@ -151,7 +153,7 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
     }
     kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
     bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
-    return Shards(GivenPlan(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
+    return Shards(plan_of(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
 
 
 # What the tasks do: rows of what came in a message, of blocks, and of loaded pieces
@@ -161,24 +163,46 @@ def anchor_task() -> None:
     """Do nothing, wherever there is a worker."""
 
 
-def placed(rows: AnyRows, shared: bool, anchor: None, *blocks: Any) -> Rows:
+def placed(rows: AnyRows, shared: bool, anchor: None, n_rows: int, *blocks: Any) -> Rows:
     """Return rows with blocks of dask arrays where they belong, and with what is made where the rows are.
 
     A copy where others may write into the blocks, in a process that it is shared with.
     """
     del anchor
     leaf = pytree.flatten(0)[1]
-    parts = [Rows(leaf, [Constant(cut(canonical(np.asarray(block)), slice(None)))], views=shared) for block in blocks]
+    parts = [Rows(leaf, [Constant(_rows_of_block(block, n_rows))], views=shared) for block in blocks]
     whole: Rows = opened(rows).joined(iter(parts)).made()
     return whole
 
 
-def length(piece: AnyRows) -> int:
+def _rows_of_block(block: Array, n_rows: int) -> Any:
+    """Return a block as rows, which what Dask only believes of it may not be."""
+    if library_of(block) is not None or hasattr(block, "todense"):
+        raise StructureError(
+            f"A dask array was to be placed whose blocks are {described(block)}, and would be another array without "
+            "what that has. Make plain ones of it first: `dask.array.ma.filled(array, value)` of a masked array, "
+            "`array.map_blocks(lambda block: block.todense())` of a sparse one."
+        )
+    rows = np.asarray(block)
+    if not rows.ndim or len(rows) != n_rows:
+        raise StructureError(
+            f"A block of a dask array was to have {n_rows} rows, by what the array says of its chunks, and is "
+            f"{described(rows)}. Say how many there are, `chunks=` of `map_blocks` and `shape=` of `from_delayed`; or "
+            "give loaders, `dagad.shard([dask.delayed(load)(path), ...])`, which may have any number of rows."
+        )
+    return cut(canonical(rows), slice(None))
+
+
+def length(piece: AnyRows, number: int) -> int:
     """Return how many rows a piece has."""
-    return read_sliced(piece)[0].n_rows
+    try:
+        return read_sliced(without_labels(piece))[0].n_rows
+    except DagadError as error:
+        add_note_once(error, f"dagad: what loader {number} of those given to `dagad.shard` returned, counted from 0")
+        raise
 
 
 def cut_out(piece: AnyRows, start: int, stop: int, shared: bool) -> Rows:
     """Return some rows of a piece; see `placed`."""
-    rows: Rows = read_sliced(piece)[0].rows(Chunk(0, start, stop)).made()
+    rows: Rows = read_sliced(without_labels(piece))[0].rows(Chunk(0, start, stop)).made()
     return rows.snapshot() if shared else rows

@@ -204,7 +204,7 @@ class CheckpointedExecutor:
         if not away:
             return digest(rows)
         shards = job.sliced.shards
-        if len(shards) > 1 or not job.sliced.treedef.is_leaf():
+        if len(shards) != 1 or not job.sliced.treedef.is_leaf():  # rows of a store, say, are in no Shards
             found = self._digests(job, away)
         elif shards[0].drawn is None:
             found = shards[0].remembered("digests", lambda: self._digests(job, away))

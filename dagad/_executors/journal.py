@@ -63,8 +63,13 @@ class Journal:
             self._lock_file = LockFile(path)
             try:
                 self._open()
-            except BaseException:
+            except BaseException as error:
                 self._lock_file.release()
+                if isinstance(error, KeyError | TypeError):  # whole records, but not those of this file
+                    raise CheckpointError(
+                        f"The checkpoint {path} has a file that belongs elsewhere: its records are of another kind. "
+                        "Restore the files from a copy, or delete the directory to begin anew."
+                    ) from error
                 raise
 
     def _open(self) -> None:
@@ -190,6 +195,8 @@ class Journal:
             return None
         try:
             ((_, found),) = records(io.BytesIO(file.read_bytes()))
+            if found.keys() != {"data", "generation"}:
+                raise ValueError("it is of another kind")
         except (TornError, ValueError) as error:
             raise CheckpointError(
                 f"The state in the checkpoint {self.path} is damaged ({error}), and without it the run can't go on. "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from dagad._errors import StructureError
+from dagad._errors import CheckpointError, StructureError
 from dagad._values.buffers import pack_tree, unpack_tree
 
 MAGIC = b"dagad\x00\x01\n"
@@ -31,7 +32,13 @@ class TornError(Exception):
 def framed(record: Record) -> bytes:
     """Return a record as bytes, with its length and its digest."""
     words = {name: part for name, part in record.items() if name != "data"}
-    head, buffer = pack_tree(record.get("data", ()))
+    try:
+        head, buffer = pack_tree(record.get("data", ()))
+    except (pickle.PicklingError, AttributeError) as error:
+        raise CheckpointError(
+            f"A checkpoint holds records of classes that another process finds by their names, and was to hold another "
+            f"({error}). Define it at the top of a module, or give tuples and dicts instead."
+        ) from error
     text = json.dumps(words).encode()
     payload = b"".join([struct.pack("<QQ", len(text), len(head)), text, head, buffer.tobytes()])
     return HEAD.pack(MAGIC, len(payload), _digest(payload)) + payload

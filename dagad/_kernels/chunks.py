@@ -23,9 +23,9 @@ from dagad._tracing.embedded import traced_engine
 from dagad._tracing.flat_functions import Engine, FlatFunction, LeafPullback, Mark, Side, Traits, constants_of
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_boxes, refuse_strangers
-from dagad._types import AnyRows, Cotangent, Cotangents, Value
+from dagad._types import AnyRows, Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
-from dagad._values.canonical import canonical
+from dagad._values.canonical import canonical, is_strange
 from dagad._values.partition import Partition
 from dagad._values.shipping import Portable, opened
 from dagad._values.work_arrays import ALONE, kept
@@ -303,6 +303,16 @@ def _selecting(fun: FlatFunction, pull: LeafPullback) -> PullLeaves:
 
 
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
+RETURN = "Return a number, an array, or tuples, lists and dicts of these."
+RETURN_PLAIN = (
+    "Return numpy's own arrays, which is all that comes back: `x.filled(value)` of a masked one, `np.asarray(x)` of "
+    "others."
+)
+
+
+def is_number(leaf: Leaf) -> bool:
+    """Return whether a leaf is a number, or an array of numbers of numpy's own class."""
+    return isinstance(leaf, _NUMERIC) and not is_strange(leaf) and np.asarray(leaf).dtype.kind in "fciub"
 
 
 def _checked(value: Value, context: ChunkContext, name: Callable[[], str]) -> Any:
@@ -312,14 +322,12 @@ def _checked(value: Value, context: ChunkContext, name: Callable[[], str]) -> An
     leaves, _ = pytree.flatten(value)
     for leaf in leaves:
         refuse_boxes(leaf, f"What chunk {context.chunk.number} returned")
-        if not isinstance(leaf, _NUMERIC) or np.asarray(leaf).dtype.kind not in "fciub":
-            raise StructureError(
-                f"`{name()}` returned {described(leaf)}, which can't be summed. Return a number, an array, or tuples, "
-                "lists and dicts of these."
-            )
+        if not is_number(leaf):
+            remedy = RETURN_PLAIN if is_strange(leaf) else RETURN
+            raise StructureError(f"`{name()}` returned {described(leaf)}, which can't be summed. {remedy}")
     if not leaves:
         raise StructureError(
             f"`{name()}` returned None or an empty container, so there is nothing to sum: is a `return` missing? "
-            "Return a number, an array, or tuples, lists and dicts of these."
+            f"{RETURN}"
         )
     return value

@@ -14,7 +14,7 @@ import numpy as np
 from dagad._errors import StructureError, add_note_once
 from dagad._graphs.monoids import counted
 from dagad._graphs.sum_trees import Subtree, assembled
-from dagad._kernels.chunks import ChunkContext
+from dagad._kernels.chunks import RETURN, RETURN_PLAIN, ChunkContext, is_number
 from dagad._kernels.items import add_values
 from dagad._kernels.kernel import DIFFERENT, Note, Outputs, Seeds, check_alike, joined
 from dagad._kernels.over_parts import Distribute, Part, raised_in
@@ -22,6 +22,7 @@ from dagad._tracing.tape import pull, record, tape_nbytes
 from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import is_seed
+from dagad._values.canonical import is_strange
 from dagad._values.work_arrays import kept
 from dagad._words import described
 
@@ -138,10 +139,11 @@ class EndToEnd(_Own):
     def read(self, output: Value) -> list[Any]:
         """Return the one leaf of an item's output."""
         plain = pytree.plain(output)
-        if not isinstance(plain, np.ndarray) or plain.ndim != 1 or not _is_numeric(plain):
+        if not isinstance(plain, np.ndarray) or plain.ndim != 1 or not is_number(plain):
+            usual = "Return `np.atleast_1d(value)` for a number and `array.ravel()` of an array, or use `dagad.map`."
             raise StructureError(
-                f"`map_rect` needs an array of one dimension from every job, and got {described(plain)}. Return "
-                "`np.atleast_1d(value)` for a number and `array.ravel()` of an array, or use `dagad.map`."
+                f"`map_rect` needs an array of one dimension from every job, and got {described(plain)}. "
+                f"{RETURN_PLAIN if is_strange(plain) else usual}"
             )
         return [output]
 
@@ -159,21 +161,11 @@ class EndToEnd(_Own):
 def numbers_of(output: Value, what: str) -> list[Any]:
     """Return the leaves of an output after making sure that they are numbers: a traced one was not looked at yet."""
     leaves: list[Any] = pytree.flatten(output)[0]
-    other = next((described(pytree.plain(leaf)) for leaf in leaves if not _is_numeric(leaf)), None)
+    other = [plain for leaf in leaves if not is_number(plain := pytree.plain(leaf))]
     if other or not leaves:
-        raise StructureError(
-            f"{what}: {other or 'None or an empty container'}. Return a number, an array, or tuples, lists and dicts "
-            "of these."
-        )
+        remedy = RETURN_PLAIN if other and is_strange(other[0]) else RETURN
+        raise StructureError(f"{what}: {described(other[0]) if other else 'None or an empty container'}. {remedy}")
     return leaves
-
-
-_NUMERIC = (np.ndarray, np.generic, int, float, complex)
-
-
-def _is_numeric(leaf: Leaf) -> bool:
-    plain = pytree.plain(leaf)
-    return isinstance(plain, _NUMERIC) and np.asarray(plain).dtype.kind in "fciub"
 
 
 def _stacked(leaves: Sequence[Any]) -> Any:

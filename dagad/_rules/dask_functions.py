@@ -29,7 +29,11 @@ def joined(blocks: Tree, axis: int = 0) -> Any:
     if not isinstance(blocks, list | tuple):
         return blocks
     parts = [joined(block, axis + 1) for block in blocks]
-    return parts[0] if len(parts) == 1 else anp.concatenate(parts, axis)
+    if len(parts) == 1:
+        return parts[0]
+    if any(np.ma.isMaskedArray(plain(part)) for part in parts):  # numpy would join them without their masks
+        raise NotDifferentiableError(refusals.of_function("dask.array.concatenate", " of masked arrays"))
+    return anp.concatenate(parts, axis)
 
 
 def _merged_points(locations: Array, values: Array) -> Any:
@@ -204,6 +208,16 @@ def substitute(function: Any) -> Any:
     own = getattr(function, "__name__", "")
     # The package dask-array has the same functions in other modules.
     name = f"{module}.{own}" if module.startswith("dask.") else _NAMES.get(own, own)
-    if name in _AROUND:
-        return _AROUND[name](function)
-    return _IN_PLACE.get(name, function)
+    instead = _AROUND[name](function) if name in _AROUND else _IN_PLACE.get(name)
+    return function if instead is None else _where_traced(function, instead)
+
+
+def _where_traced(function: Function, instead: Function) -> Function:
+    """Return what calls Dask's own function unless something is traced: constants may be masked, or of other types."""
+
+    @functools.wraps(function)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        is_moving = any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0]))
+        return (instead if is_moving else function)(*args, **kwargs)
+
+    return chosen

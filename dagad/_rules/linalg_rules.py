@@ -259,22 +259,24 @@ def _has_complex_vectors(argnums: Argnums, ans: Value, args: Args, kwargs: Kwarg
 # Orthogonal factors, and least squares
 
 
-def qr(a: Array, r_of: Function) -> tuple[Any, Any]:
-    """Return the factors of matrices that have at least as many rows as columns: by Cholesky, with the signs of `r_of`.
+def qr(a: Array, q: Array, r: Array) -> tuple[Any, Any]:
+    """Return the factors of matrices that have at least as many rows as columns, of full rank. Good for derivatives.
 
-    Of full rank: R^H R = A^H A, and Q = A R^-1. Good for derivatives.
+    LAPACK's are given, and held: B = Q + (A - QR) R^-1, which is A R^-1, has columns as good as orthonormal, and the
+    factors of A are Q of B, and R of B times R. Those of B are found by Cholesky, which of A^H A itself would find them
+    to half the digits, and of what is nearly singular not at all.
     """
-    factor = adjoint(linalg.cholesky(anp.matmul(adjoint(a), a)))
-    signs = np.sign(np.real(np.diagonal(r_of(plain(a)), axis1=-2, axis2=-1)))[..., None]  # LAPACK's are real
-    r = factor * signs
-    return anp.matmul(a, linalg.inv(r)), r
+    near = q + anp.matmul(a - plain(a), np.linalg.inv(r))
+    factor = adjoint(linalg.cholesky(anp.matmul(adjoint(near), near)))
+    return anp.matmul(near, linalg.inv(factor)), anp.matmul(factor, r)
 
 
 def _qr(a: Array, mode: str = "reduced") -> Any:
     rows, columns = np.shape(plain(a))[-2:]
     if mode not in ("reduced", "r"):
         raise NotImplementedError("VJP of qr wrt argnums (0,) not defined")
-    factors = qr(a[..., :rows], lambda a: np.linalg.qr(a, "r"))
+    square = a[..., :rows]
+    factors = qr(square, *np.linalg.qr(plain(square)))
     if rows < columns:
         factors = factors[0], anp.concatenate([factors[1], anp.matmul(adjoint(factors[0]), a[..., rows:])], -1)
     return factors[1] if mode == "r" else factors

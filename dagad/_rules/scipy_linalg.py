@@ -204,10 +204,9 @@ def _qr(a: Array, lwork: object = None, mode: str = "full", pivoting: bool = Fal
     rows, columns = np.shape(plain(a))[-2:]
     if rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
         raise NotDifferentiableError(refusals.of_function("scipy.linalg.qr", _QR_FORM))
-    found = _QR(plain(a), mode="r", pivoting=pivoting)
-    own, *order = found if isinstance(found, list | tuple) else (found,)  # of a stack scipy returns an array
+    q, r, *order = _QR(plain(a), mode="economic", pivoting=pivoting)
     taken = anp.take_along_axis(a, order[0][..., None, :], -1) if order else a
-    factors = qr(taken, lambda a: own[..., :columns, :])
+    factors = qr(taken, q, r)
     return (*factors[mode == "r" :], *order)
 
 

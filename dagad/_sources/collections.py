@@ -14,7 +14,7 @@ from dask.delayed import Delayed
 from dagad._errors import StructureError
 from dagad._graphs.labelled import is_dataset, is_labelled
 from dagad._sources.base import Graph, Key, Source, Taken
-from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
+from dagad._sources.plan import AnyPlan, Chunk, plan_of
 from dagad._sources.rows import ELSEWHERE, Piece
 from dagad._types import AnyCollection, Leaf, Tree
 from dagad._values import pytree
@@ -51,7 +51,7 @@ def read_blocks(leaf: Leaf, taken: Taken) -> Source | None:
             "`compute_chunk_sizes()` first."
         )
     bounds = tuple(dict.fromkeys((0, *itertools.accumulate(leaf.chunks[0]))))  # without empty blocks
-    return BlockSource(int(leaf.shape[0]), leaf, GivenPlan(bounds), leaf.shape[1:])
+    return BlockSource(int(leaf.shape[0]), leaf, plan_of(bounds), leaf.shape[1:])
 
 
 def loaders_of(data: Tree) -> Sequence[Delayed] | None:

@@ -46,6 +46,10 @@ class Plan:
         """
         return Plan(sum(chunk.stop - chunk.start for chunk in map(self.chunk, numbers)), self.grainsize)
 
+    def how_to_cut(self, name: str) -> str:
+        """Return what cuts an array of this name so."""
+        return f"`dagad.shard({name}, grainsize={self.grainsize})`"
+
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
 
@@ -88,6 +92,12 @@ class GivenPlan:
         sizes = (chunk.stop - chunk.start for chunk in map(self.chunk, numbers))
         return GivenPlan(tuple(itertools.accumulate(sizes, initial=0)), self.grainsize)
 
+    def how_to_cut(self, name: str) -> str:
+        """Return what cuts an array of this name so."""
+        sizes = tuple(chunk.stop - chunk.start for chunk in self)
+        said = str(sizes) if len(sizes) <= MOST_SIZES else f"({', '.join(map(str, sizes[:MOST_SIZES]))}, ...)"
+        return f"`dagad.shard(dask.array.from_array({name}, chunks={{0: {said}}}))`"
+
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
 
@@ -96,6 +106,19 @@ class GivenPlan:
 
 
 AnyPlan = Plan | GivenPlan
+MOST_SIZES = 12  # that a sentence names
+
+
+def plan_of(bounds: Sequence[int]) -> AnyPlan:
+    """Return the plan of rows that came in pieces: that of a grainsize where it would have cut them so.
+
+    >>> plan_of((0, 4, 8, 10)), plan_of((0, 4, 10))
+    (Plan(n_rows=10, grainsize=4), GivenPlan(bounds=(0, 4, 10), largest=0))
+    """
+    given = tuple(bounds)
+    if len(given) > 1 and given[1] and given == (*range(0, given[-1], given[1]), given[-1]):
+        return Plan(given[-1], given[1])
+    return GivenPlan(given)
 
 
 class Chunk(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
-from dagad._errors import NotDifferentiableError, PlanError
+from dagad._errors import NotDifferentiableError, PlanError, StructureError
 from dagad._types import AnyRows, Array, Cotangent, Leaf, Tree, Value
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only, snapshot, snapshots
@@ -396,8 +396,29 @@ def joined_data(parts: list[Any]) -> Any:
             "before `gather()`, and treat data without rows before they are placed."
         )
     columns = [pytree.flatten(part, is_leaf=pytree.is_list) for part in parts]
+    _check_alike(columns)
     leaves = zip(*(leaves for leaves, _ in columns), strict=True)
     return pytree.unflatten(columns[0][1], [_joined(pieces) for pieces in leaves])
+
+
+def _check_alike(columns: list[tuple[list[Any], pytree.TreeDef]]) -> None:
+    """Raise unless all pieces have the same structure: loaders may have returned whatever they liked."""
+    (first, structure), *others = columns
+    for number, (leaves, treedef) in enumerate(others, 1):
+        what = (
+            "The rows of Shards can be joined where each loader returns rows of one kind, and those of chunk "
+            f"{number} differ from the first"
+        )
+        pytree.check_same_structure(structure, treedef, what)
+        for expected, got in zip(map(_kind_of, first), map(_kind_of, leaves), strict=True):
+            if expected != got:
+                raise StructureError(f"{what}: expected {expected}, got {got}.")
+
+
+def _kind_of(leaf: Leaf) -> str:
+    if getattr(type(leaf), "is_rows", False):
+        return f"a table of {', '.join(map(repr, sorted(leaf)))}"
+    return "a list" if isinstance(leaf, list) else f"an array with rows of shape {np.shape(leaf)[1:]}"
 
 
 def _joined(pieces: tuple[Any, ...]) -> Any:

@@ -32,6 +32,11 @@ def canonical(leaf: Leaf) -> Any:
     return leaf
 
 
+def is_strange(leaf: Leaf) -> bool:
+    """Return whether a leaf is an array of a class of its own: a mask, units, labels would be lost on the way."""
+    return isinstance(leaf, np.ndarray) and type(leaf) not in _ARRAYS
+
+
 def contiguous(leaf: Leaf) -> Any:
     """Return the leaf as it would arrive in another process: canonical and contiguous. Its layout shows in the bits."""
     leaf = canonical(leaf)

@@ -291,3 +291,13 @@ def test_a_run_goes_on_once_there_is_room_on_a_full_disk(small_disk: Path) -> No
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(dagad.CheckpointDiskError, match=r"Read-only file system\. Make the directory writable"):
         fitted(small_disk / "run", 1)
+
+
+@pytest.mark.parametrize(("name", "other"), [("evaluations", "state"), ("state", "evaluations")])
+def test_the_files_of_a_checkpoint_are_not_taken_for_each_other(name: str, other: str, tmp_path: Path) -> None:
+    with dagad.checkpoint(tmp_path) as run:
+        run.save({"step": 1})
+        wide_gradient()(THETA)
+    (tmp_path / name).write_bytes((tmp_path / other).read_bytes())
+    with pytest.raises(dagad.CheckpointError, match="begin anew"), dagad.checkpoint(tmp_path):
+        pass

@@ -228,3 +228,19 @@ def test_sums_of_equal_singular_values_have_a_slope_in_both_modes() -> None:
     for full in (True, False):  # whose vectors nobody asks for
         gradient = dagad.grad(lambda a, full=full: np.sum(np.linalg.svd(a, full_matrices=full)[1] ** 2))(at)
         np.testing.assert_allclose(gradient, 2.0 * at, atol=1e-12)
+
+
+@pytest.mark.parametrize("factors", [np.linalg.qr, lambda a: sl.qr(a, mode="economic")], ids=["numpy", "scipy"])
+def test_the_derivative_of_orthogonal_factors_has_the_digits_of_the_factors(factors: Callable[[Any], Any]) -> None:
+    u, _, v = np.linalg.svd(RNG.standard_normal((8, 3)), full_matrices=False)
+    for condition in (1e2, 1e5, 1e8, 1e11):
+        a = u * np.array([1.0, condition**-0.5, 1.0 / condition]) @ v
+
+        def log_volume(a: Any) -> Any:
+            return np.sum(np.log(np.abs(np.diagonal(factors(a)[1]))))
+
+        expected = np.linalg.pinv(a, 1e-15).T  # of half the log-determinant of A^H A
+        np.testing.assert_allclose(dagad.grad(log_volume)(a), expected, atol=1e-11 * abs(expected).max())
+        along = a[:, [2, 0, 1]]
+        moved = np.sum(expected * along)
+        assert dagad.jvp(log_volume, a, along)[1] == pytest.approx(moved, rel=1e-9, abs=1e-9 * condition)

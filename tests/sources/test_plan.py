@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.array
 import numpy as np
 import pytest
 
 import dagad
 from dagad import map_sum, reduce_sum
-from dagad._sources.plan import Chunk, Plan
+from dagad._sources.plan import Chunk, GivenPlan, Plan, plan_of
 
 
 def lengths(n_rows: int, **options: Any) -> list[int]:
@@ -139,3 +140,20 @@ def test_the_gradient_of_no_rows_is_zero(reduction: Any, scheduler: Any) -> None
 @pytest.mark.parametrize("grainsize", [1, 7, "auto"])
 def test_one_row_is_one_chunk(grainsize: Any) -> None:
     assert lengths(1, grainsize=grainsize) == [1]
+
+
+def test_a_plan_of_pieces_is_that_of_a_grainsize_where_it_cuts_alike() -> None:
+    for n_rows, grainsize in [(10, 5), (10, 4), (3, 3), (7, 1)]:
+        plan = Plan(n_rows, grainsize)
+        assert plan_of([0, *(chunk.stop for chunk in plan)]) == plan
+    for bounds in [(0,), (0, 0), (0, 4, 5, 9), (0, 0, 3), (0, 3, 7)]:
+        assert plan_of(bounds) == GivenPlan(bounds)
+
+
+@pytest.mark.parametrize("sizes", [(5, 5, 3), (4, 6, 3), (1,) * 13])
+def test_what_a_plan_says_cuts_rows_alike(sizes: tuple[int, ...]) -> None:
+    rows = np.arange(13.0)
+    plan = dagad.shard(dask.array.from_array(rows, chunks=(sizes,))).plan
+    said = plan.how_to_cut("tangent").strip("`")
+    if "..." not in said:
+        assert eval(said, {"dagad": dagad, "dask": dask, "tangent": rows}).plan == plan

@@ -11,6 +11,8 @@ import autograd.numpy as anp
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.sparse
+import xarray as xr
 from dask.delayed import delayed
 from distributed import Client
 
@@ -300,3 +302,52 @@ def test_shards_without_rows_say_why_there_is_nothing_to_gather() -> None:
     shards = dagad.shard(np.zeros(0), grainsize=2)
     with pytest.raises(dagad.PlanError, match=r"hold no rows.*Ask for `shards\.n_rows` before `gather\(\)`"):
         shards.gather()
+
+
+# What Dask and loaders only say of their rows
+
+
+def short(block: Any) -> Any:
+    return block[:2]
+
+
+UNFIT: dict[str, tuple[Any, str]] = {
+    "mask": (da.ma.masked_greater(da.from_array(X, chunks=4), 0.5), r"a MaskedArray.*dask.array.ma.filled"),
+    "sparse": (da.from_array(X, chunks=(4, 3)).map_blocks(scipy.sparse.csr_array), r"a csr_array.*todense"),
+    "short": (da.from_array(X, chunks=4).map_blocks(short, dtype=float), r"was to have 4 rows.*`shape=` of"),
+    "file": (da.from_delayed(delayed(short)(X), X.shape, float), r"was to have 10 rows.*give loaders"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_shards_of_dask_arrays_whose_blocks_are_something_else_are_refused(name: str, place: Any) -> None:
+    data, remedy = UNFIT[name]
+    with pytest.raises(dagad.StructureError, match=remedy):
+        dagad.shard(data, scheduler=place).gather()
+
+
+def of_two_kinds(number: int, others: dict[str, Any]) -> Any:
+    return {"x": Y} if number == 0 else others
+
+
+OTHERS = [({"y": Y}, "structure"), ({"x": X}, r"rows of shape \(3,\)"), ({"x": list(Y)}, "a list")]
+
+
+@pytest.mark.parametrize(("others", "found"), OTHERS)
+def test_shards_whose_loaders_return_several_kinds_of_rows_are_not_gathered(
+    others: Any, found: str, place: Any
+) -> None:
+    shards = dagad.shard([delayed(of_two_kinds)(number, others) for number in range(2)], scheduler=place)
+    with pytest.raises(dagad.StructureError, match=f"those of chunk 1 differ from the first.*{found}"):
+        shards.gather()
+
+
+def test_shards_of_loaders_that_return_labelled_arrays_have_the_arrays(place: Any) -> None:
+    loaders = [delayed(xr.Dataset)({"x": ("row", Y[start : start + 5])}) for start in (0, 5)]
+    np.testing.assert_array_equal(dagad.shard(loaders, scheduler=place).gather()["x"], Y)
+
+
+def test_the_error_of_rows_that_are_none_names_the_loader(place: Any) -> None:
+    with pytest.raises(dagad.StructureError) as caught:
+        dagad.shard([delayed(list)([1.0]), delayed(float)(2)], scheduler=place)
+    assert "loader 1 of those" in "".join(caught.value.__notes__)

@@ -9,8 +9,10 @@ from threading import Event
 from typing import Any, NamedTuple
 
 import autograd.numpy as anp
+import dask.array as da
 import numpy as np
 import pytest
+from dask.delayed import delayed
 from distributed import Client
 
 import dagad
@@ -182,6 +184,20 @@ def test_several_shards_that_were_cut_alike_are_columns(place: Any) -> None:
     for _ in range(2):
         assert outcome((one, other)) == on_one_thread((X, RAGGED))
         assert outcome({"b": one, "a": other, "c": one}) == on_one_thread({"b": X, "a": RAGGED, "c": X})
+
+
+def test_shards_of_arrays_and_of_pieces_that_were_cut_alike_are_columns_and_tangents(place: Any) -> None:
+    pieces = dagad.shard(da.from_array(X, chunks=4), scheduler=place)
+    loaded = dagad.shard([delayed(X[start : start + 4]) for start in (0, 4, 8)], scheduler=place)
+    array = dagad.shard(X, grainsize=4, scheduler=place)
+    expected = outcome((array, array))
+    assert outcome((pieces, array)) == outcome((loaded, pieces)) == expected
+
+    def total(rows: Any) -> Any:
+        return dagad.reduce_sum(chunk, rows, THETA)
+
+    moved = {float(dagad.jvp(total, (one,), (other,))[1]) for one in (pieces, loaded) for other in (array, loaded)}
+    assert len(moved) == 1
 
 
 def test_shards_that_were_cut_differently_are_refused(place: Any) -> None:
