@@ -353,7 +353,7 @@ def test_the_error_of_rows_that_are_none_names_the_loader(place: Any) -> None:
     assert "loader 1 of those" in "".join(caught.value.__notes__)
 
 
-def test_what_was_persisted_on_a_cluster_is_not_placed_in_this_process(cluster: Client) -> None:
+def test_data_that_were_persisted_on_a_cluster_are_not_placed_in_this_process(cluster: Client) -> None:
     array = da.from_array(X, chunks=4).persist(scheduler=cluster)
     loader = delayed(X).persist(scheduler=cluster)
     for data in (array, [loader], {"x": array, "y": Y}):
