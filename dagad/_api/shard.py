@@ -98,6 +98,7 @@ def shard(data: Tree, grainsize: int | str = "auto", scheduler: AnyScheduler = N
     for chunk, (key, part) in zip(plan, rows.items(), strict=True):
         refs = [TaskRef(by_chunk[chunk.number]) for _, by_chunk in blocks]
         graph[key] = Task(key, placed, part, not place.remote, TaskRef(anchor), chunk.stop - chunk.start, *refs)
+    _refuse_persisted(graph, place)
     return Shards(
         plan, place, keys, run_graph(place, graph, (), ignore, keep=keys).kept, HOME, None, columns.row_kinds()
     )
@@ -108,6 +109,14 @@ def _refuse_shards(data: Tree) -> None:
     if any(pytree.is_placed(item) for leaf in leaves for item in (leaf if isinstance(leaf, list) else [leaf])):
         raise PlanError(
             "There are Shards among the data already. Pass what `.gather()` returns to cut the data in another way."
+        )
+
+
+def _refuse_persisted(graph: Graph, place: Scheduler) -> None:
+    if not place.remote and any(not node.dependencies <= graph.keys() for node in graph.values()):
+        raise StructureError(
+            "The data were persisted on a cluster, where they are, and were to be placed in this process. Place them "
+            "there, `dagad.shard(data, scheduler=client)`, or compute them first, `data.compute(scheduler=client)`."
         )
 
 
@@ -138,6 +147,7 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
     counts = [names("getitem", ("length", number)) for number in range(len(loaders))]
     for number, (key, one) in enumerate(zip(counts, loaders, strict=True)):
         graph[key] = Task(key, length, TaskRef(one.key), number)
+    _refuse_persisted(graph, place)
     pieces = run_graph(
         place, graph, counts, lengths.__setitem__, keep=dict.fromkeys(loader.key for loader in loaders)
     ).kept

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
 from dask.base import is_dask_collection
 from dask.delayed import Delayed
 
@@ -18,6 +19,7 @@ from dagad._sources.plan import AnyPlan, Chunk, plan_of
 from dagad._sources.rows import ELSEWHERE, Piece
 from dagad._types import AnyCollection, Leaf, Tree
 from dagad._values import pytree
+from dagad._values.canonical import is_future
 from dagad._values.canonical import snapshot
 from dagad_scheduler.private import DataNode, convert_legacy_graph, ensure_dict
 
@@ -60,7 +62,7 @@ def loaders_of(data: Tree) -> Sequence[Delayed] | None:
         return data
     if is_dask_collection(data) and _is_dataframe(data):
         return list(data.to_delayed())
-    if any(isinstance(leaf, Delayed) for leaf in pytree.flatten(data)[0]):
+    if any(map(_holds_delayed, pytree.flatten(data)[0])):
         raise StructureError(
             "There is a Delayed among the data, whose rows are not known. Give nothing but a list of Delayed, "
             "`dagad.shard([load(path) for path in paths])`, each of which returns some of the rows."
@@ -68,10 +70,22 @@ def loaders_of(data: Tree) -> Sequence[Delayed] | None:
     return None
 
 
+def _holds_delayed(leaf: Leaf) -> bool:
+    """Return whether a leaf is a Delayed, or an array of them, as `to_delayed` of dask arrays gives."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype == object and leaf.size:
+        leaf = leaf.flat[0]
+    return isinstance(leaf, Delayed)
+
+
 def refuse_collection(leaf: Leaf, taken: Taken) -> None:
     """Refuse what has not been computed, where it can't be; in a list, too."""
     del taken
     leaf = leaf[0] if isinstance(leaf, list) and leaf else leaf
+    if is_future(leaf):
+        raise StructureError(
+            "The sliced argument holds a Future, whose value may not be there yet. Give `future.result()`, or place "
+            "what it makes: `dagad.shard([dask.delayed(load)(path), ...])`, of futures `dask.delayed(future)`."
+        )
     if hasattr(leaf, "__dask_graph__") and is_dask_collection(leaf):
         _refuse(leaf)
 

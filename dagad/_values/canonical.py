@@ -107,7 +107,7 @@ def is_frozen(array: Array) -> bool:
 
 def is_future(leaf: Leaf) -> bool:
     """Return whether a leaf is a future, of threads, processes or a cluster."""
-    return hasattr(leaf, "result") and hasattr(leaf, "add_done_callback")
+    return hasattr(type(leaf), "result") and hasattr(type(leaf), "add_done_callback")  # a Delayed has any attribute
 
 
 def library_of(leaf: Leaf) -> str | None:

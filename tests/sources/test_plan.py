@@ -151,7 +151,7 @@ def test_a_plan_of_pieces_is_that_of_a_grainsize_where_it_cuts_alike() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(5, 5, 3), (4, 6, 3), (1,) * 13])
-def test_rows_are_cut_alike_by_the_call_that_a_plan_names(sizes: tuple[int, ...]) -> None:
+def test_a_plan_says_what_cuts_rows_alike(sizes: tuple[int, ...]) -> None:
     rows = np.arange(13.0)
     plan = dagad.shard(dask.array.from_array(rows, chunks=(sizes,))).plan
     said = plan.how_to_cut("tangent").strip("`")

@@ -351,3 +351,19 @@ def test_the_error_of_rows_that_are_none_names_the_loader(place: Any) -> None:
     with pytest.raises(dagad.StructureError) as caught:
         dagad.shard([delayed(list)([1.0]), delayed(float)(2)], scheduler=place)
     assert "loader 1 of those" in "".join(caught.value.__notes__)
+
+
+def test_data_that_were_persisted_on_a_cluster_are_not_placed_in_this_process(cluster: Client) -> None:
+    array = da.from_array(X, chunks=4).persist(scheduler=cluster)
+    loader = delayed(X).persist(scheduler=cluster)
+    for data in (array, [loader], {"x": array, "y": Y}):
+        with pytest.raises(dagad.StructureError, match=r"persisted on a cluster.*scheduler=client"):
+            dagad.shard(data, scheduler="threads")
+    np.testing.assert_array_equal(dagad.shard([loader], scheduler=cluster).gather(), X)
+    with pytest.raises(dagad.StructureError, match=r"holds a Future.*`dask.delayed\(future\)`"):
+        dagad.shard([cluster.submit(len, X)], scheduler=cluster)
+
+
+def test_arrays_of_delayed_are_refused_as_rows() -> None:
+    with pytest.raises(dagad.StructureError, match="a Delayed among the data"):
+        dagad.shard(da.from_array(X, chunks=4).to_delayed(), scheduler="sync")
