@@ -19,8 +19,7 @@ from dagad._sources.plan import AnyPlan, Chunk, plan_of
 from dagad._sources.rows import ELSEWHERE, Piece
 from dagad._types import AnyCollection, Leaf, Tree
 from dagad._values import pytree
-from dagad._values.canonical import is_future
-from dagad._values.canonical import snapshot
+from dagad._values.canonical import is_future, snapshot
 from dagad_scheduler.private import DataNode, convert_legacy_graph, ensure_dict
 
 
