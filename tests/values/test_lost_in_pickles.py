@@ -83,7 +83,7 @@ def test_a_view_keeps_the_order_of_its_axes_in_memory() -> None:
     for number, view in enumerate(views):
         came = arrived(view)
         np.testing.assert_array_equal(came, view)
-        assert not came.flags.writeable
+        assert not (came.size and came.flags.writeable)
         if number < 5:  # without gaps
             assert came.strides == view.strides
             assert np.sum(came) == np.sum(view)
