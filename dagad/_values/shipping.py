@@ -162,7 +162,7 @@ def _set_attributes(array: Any, attributes: dict[str, Any]) -> None:
 
 
 def _memoryview(array: Array, code: str) -> memoryview:
-    view = memoryview(array)
+    view = memoryview(array)  # type: ignore[arg-type]  # typeshed: no buffer before Python 3.12
     if view.format == code:
         return view
     bare: Any = memoryview(np.ascontiguousarray(array)).cast("B")
