@@ -162,10 +162,10 @@ def _set_attributes(array: Any, attributes: dict[str, Any]) -> None:
 
 
 def _memoryview(array: Array, code: str) -> memoryview:
-    view = memoryview(array)  # type: ignore[arg-type]  # typeshed: no buffer before Python 3.12
+    view = memoryview(array)
     if view.format == code:
         return view
-    bare: Any = memoryview(np.ascontiguousarray(array)).cast("B")
+    bare: Any = memoryview(bytes(view)).cast("B")
     return bare.cast(code, array.shape)  # type: ignore[no-any-return]  # typeshed has one overload for each code
 
 
