@@ -50,7 +50,7 @@ def _applied(operation: Operation, leaves: Sequence[Any]) -> Outputs:
         return Outputs(0.0, [])
     trace = innermost(leaves)
     if trace is None:
-        return operation.call(list(map(traceable, leaves)))
+        return operation.call([traceable(contiguous(leaf)) for leaf in leaves])
     return (_forward if trace.moves else _reverse)(operation, trace)
 
 
@@ -171,6 +171,7 @@ class Pull(TracedPull):
         seeds = [None if cotangent is None else parts_of(cotangent) for cotangent in cotangents]
         if any(pytree.is_traced(seed) for some in seeds for seed in some or ()):
             return super().many(cotangents)
+        seeds = [some if some is None else list(map(contiguous, some)) for some in seeds]
         with held(self._lock):
             found, self._state = self._operation.backward_many(self._leaves, self._value, self._state, seeds)
         return [found[place] for place in self._places]
@@ -178,6 +179,7 @@ class Pull(TracedPull):
     def _pulled(self, seeds: list[Any]) -> list[Any]:
         if any(map(pytree.is_traced, seeds)):
             return self._pulled_traced(seeds)
+        seeds = [contiguous(seed) if type(seed) is np.ndarray else seed for seed in seeds]
         with held(self._lock):  # several threads may pull: what the first one finds may be all that the others need
             found, self._state = self._operation.backward(self._leaves, self._value, self._state, seeds)
         return found

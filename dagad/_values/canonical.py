@@ -38,7 +38,7 @@ def is_strange(leaf: Leaf) -> bool:
 
 
 def contiguous(leaf: Leaf) -> Any:
-    """Return the leaf as it would arrive in another process: canonical and contiguous. Its layout shows in the bits."""
+    """Return the leaf canonical and contiguous, as chunks have it wherever they run. Its layout shows in the bits."""
     leaf = canonical(leaf)
     if type(leaf) is np.ndarray and not (leaf.flags.c_contiguous or leaf.flags.f_contiguous):
         return np.ascontiguousarray(leaf)

@@ -1,9 +1,13 @@
-"""How functions and their data travel: pickled once, opened in the task that needs them, with six repairs.
+"""How functions and their data travel: pickled once, opened in the task that needs them, with eight repairs.
 
 * A primitive goes as its engine says: autograd's by reference, or with its rules. Stock pickling makes a copy without
   derivatives.
 * An array arrives with this process's own dtype object and aligned. With an equal dtype that came out of a pickle
   ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
+* An array of a subclass brings its attributes, which numpy's own pickling drops; a view keeps the order that its axes
+  have in memory, which is the order of a sum.
+* A memoryview keeps its format, and a WeakSet its items alive. cloudpickle makes bytes of the one, and of the other a
+  set that is empty on arrival.
 * A ufunc goes by the name of a module that others have too. Once multiprocessing is imported, pickle's search for those
   that don't say where they are from, as scipy's, may end at `__mp_main__`, which is this process's script or notebook.
 * A container, number or word whose class makes something else of what it is given arrives as it was: pickle would give
@@ -19,6 +23,7 @@ import io
 import pickle
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Literal, NamedTuple
@@ -51,6 +56,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         kind = type(obj)
         if kind is np.ndarray and obj.dtype.kind in "biufcSU":
             return _reduce_array(obj)
+        if isinstance(obj, np.ndarray) and _loses_attributes(kind, obj):
+            return _array_of_class, (obj.view(np.ndarray), kind), vars(obj), None, None, _set_attributes
+        if kind is memoryview:
+            return _memoryview, (np.asarray(obj), obj.format)
+        if kind is weakref.WeakSet:
+            return _weak_set, (list(obj),)
         if kind is np.ufunc and (home := _home(obj)) != "__main__":
             return getattr, (sys.modules[home], obj.__name__)
         if isinstance(obj, Portable):  # inside another: one parcel, with the singletons of both
@@ -112,9 +123,57 @@ def _arrived_record(cls: type, *how: Any) -> type:
 
 
 def _reduce_array(array: Array) -> tuple[Any, ...]:
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    flat: Any = array if order == "F" else np.ascontiguousarray(array)
-    return _restore_array, (pickle.PickleBuffer(flat), array.dtype.str, array.shape, order)
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        return _restore_view, _laid_out(array)
+    order = "C" if array.flags.c_contiguous else "F"
+    return _restore_array, (pickle.PickleBuffer(array), array.dtype.str, array.shape, order)
+
+
+def _laid_out(array: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+    """Return an array with its axes in the order of memory; that order; and in which direction each axis runs."""
+    steps = tuple(-1 if stride < 0 else 1 for stride in array.strides)
+    axes = tuple(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    return np.ascontiguousarray(_turned(array, steps).transpose(axes)), axes, steps
+
+
+def _restore_view(lying: Array, axes: tuple[int, ...], steps: tuple[int, ...]) -> Array:
+    back = sorted(range(len(axes)), key=axes.__getitem__)
+    return _turned(lying.transpose(back), steps)
+
+
+def _turned(array: Array, steps: tuple[int, ...]) -> Array:
+    return array[tuple([slice(None, None, step) for step in steps])]
+
+
+def _loses_attributes(kind: type, array: Array) -> bool:
+    """Return whether numpy pickles an array of a subclass, and without what the subclass has put into it."""
+    own = ("__reduce__", "__reduce_ex__", "__setstate__")
+    by_numpy = all(getattr(kind, name) is getattr(np.ndarray, name) for name in own)
+    # That of a file has the file itself in an attribute, and arrives in memory.
+    return by_numpy and not issubclass(kind, np.memmap) and bool(getattr(array, "__dict__", None))
+
+
+def _array_of_class(array: Array, kind: type[Any]) -> Array:
+    return array.view(kind)
+
+
+def _set_attributes(array: Any, attributes: dict[str, Any]) -> None:
+    vars(array).update(attributes)
+
+
+def _memoryview(array: Array, code: str) -> memoryview:
+    view = memoryview(array)
+    if view.format == code:
+        return view
+    bare: Any = memoryview(bytes(view)).cast("B")
+    return bare.cast(code, array.shape)  # type: ignore[no-any-return]  # typeshed has one overload for each code
+
+
+def _weak_set(items: list[Any]) -> weakref.WeakSet[Any]:
+    """Make a set that keeps its items: nobody else has them here, and they would go as soon as they have come."""
+    made = weakref.WeakSet(items)
+    made.__dict__["kept"] = items
+    return made
 
 
 def _restore_array(

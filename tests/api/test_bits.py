@@ -206,3 +206,27 @@ def test_a_repeated_evaluation_has_the_bits_of_the_first_one(fun: Any, cluster: 
     for where in ("sync", "threads"):
         for _ in range(4):
             assert once(where) == expected
+
+
+def views(array: Any) -> list[Any]:
+    return [array.transpose(1, 2, 0), array[::-1, :, ::-1], array[:, ::2]]
+
+
+def several_sums(rows: Any, t: Any) -> Any:
+    return (np.exp(t) * np.sum(t) + np.sum(np.exp(t), axis=0)) * len(rows)
+
+
+def test_a_derivative_has_the_same_bits_for_every_layout_of_parameters_tangents_and_seeds() -> None:
+    def several(theta: Any) -> Any:
+        return dagad.reduce_sum(several_sums, TALL, theta, grainsize=100)
+
+    def seen(theta: Any, other: Any) -> list[bytes]:
+        pulled = dagad.vjp(several, theta)[1](other)
+        pushed = dagad.jvp(several, (theta,), (other,))
+        twice = dagad.hvp(lambda theta: np.sum(several(theta)), (theta,), (other,))
+        return [onp.asarray(leaf).tobytes() for leaf in (*pulled, *pushed, *twice)]
+
+    for theta, other in zip(*(views(RNG.standard_normal((5, 6, 47))) for _ in "ab"), strict=True):
+        assert seen(theta, other) == seen(onp.ascontiguousarray(theta), onp.ascontiguousarray(other))
+    theta, other = (onp.asfortranarray(RNG.standard_normal((33, 44))) for _ in "ab")
+    assert seen(theta, other[::-1, ::-1]) == seen(theta, onp.ascontiguousarray(other[::-1, ::-1]))
