@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import refusals
+from dagad._engines.xla.matrices import floating
 from dagad._engines.xla.protocols import Called, array_of, public_name
 from dagad._errors import NotDifferentiableError
 from dagad._types import Array, Function
@@ -26,7 +27,7 @@ def quantiles(func: Function, most: float) -> Function:
         method = kwargs.get("method", method)
         if method not in _METHODS:
             raise NotDifferentiableError(refusals.of_option(public_name(func), [f"method={method!r}"]))
-        q = array_of(q)
+        q = floating(array_of(q))
         if not isinstance(q, jax.Array):
             if not np.all((np.asarray(q) >= 0) & (np.asarray(q) <= most)):
                 raise ValueError(f"Quantiles must be in the range [0, {most:g}]")

@@ -406,8 +406,6 @@ WRITTEN.update(
         np.linalg.norm: norm_of(np.linalg.norm),
         np.linalg.vector_norm: norm_of(np.linalg.vector_norm),
         np.linalg.matrix_norm: norm_of(np.linalg.matrix_norm),
-        np.quantile: lambda a, q, *args, **kwargs: Called(np.quantile)(a, floating(q), *args, **kwargs),
-        np.nanquantile: lambda a, q, *args, **kwargs: Called(np.nanquantile)(a, floating(q), *args, **kwargs),
         np.var: _masked(jnp.var),
         np.std: _masked(jnp.std),
         np.amax: Called(np.max),
