@@ -354,7 +354,7 @@ def test_the_error_of_rows_that_are_none_names_the_loader(place: Any) -> None:
 
 
 def test_data_that_were_persisted_on_a_cluster_are_not_placed_in_this_process(cluster: Client) -> None:
-    # Dask's own `persist(scheduler=client)` brings the data here where the client isn't the default one, in old releases
+    # in old releases Dask's own `persist(scheduler=client)` brings data here where the client isn't the default one
     array, loader = cluster.persist([da.from_array(X, chunks=4), delayed(X)])
     for data in (array, [loader], {"x": array, "y": Y}):
         with pytest.raises(dagad.StructureError, match=r"persisted on a cluster.*scheduler=client"):
