@@ -292,7 +292,7 @@ def compiling() -> None:
         return found
 
     traced.NumpyTrace.settle = counted  # type: ignore[method-assign]  # this program is all that there is
-    engine._Compiled._finished = told  # type: ignore[method-assign]
+    engine._Compiled._finished = told  # type: ignore[method-assign]  # as above
     theta = np.array([0.5, 0.3, 0.2])
     with dask.config.set({"dagad.jax-most-operations": 10**6}):
         for name, (program, sizes) in PROGRAMS.items():

@@ -1,18 +1,18 @@
-"""Loops found again: what Python has unrolled and is the same round after round becomes one `jax.lax.scan`.
+"""Loops found again: what Python has unrolled and is the same in each iteration becomes one `jax.lax.scan`.
 
-XLA compiles each equation of a program, and a loop of Python's is as many as its rounds have together, in the value as
-in the derivative. So the equations are looked through for the longest stretch that repeats itself, with what goes in
-from round to round. An input of an equation, over the rounds, is one of these:
+XLA compiles each equation of a program, and a loop of Python's is as many as its iterations have together, in the value
+as in the derivative. So the equations are looked through for the longest stretch that repeats itself. What an equation
+takes, over the iterations, is one of these:
 
-* `Fixed`: the same value or number, from before the loop,
-* the result of an equation of the same round,
-* `Line`: the result of an equation some rounds earlier, and in the first rounds values from before the loop,
-* `Column`: another value or number from before the loop in each round, all of which are stacked.
+* the same value or number in all of them, from before the loop,
+* the result of an equation of the same iteration,
+* a carry: the result of an equation some iterations earlier, and in the first ones values from before the loop,
+* one of `xs`: another value or number from before the loop in each iteration.
 
-What comes out is the last of a line, or, where other rounds are asked for too, all of them stacked. Rounds may have
-loops in them, and what is before and behind may be loops. A program in which nothing repeats itself stays as it is, and
-so does one where rounds hang together in another way, or arrays are large: XLA then gains more by having in one piece
-what follows each other.
+What comes out is the last of a carry, or, where other iterations are asked for too, `ys`: all of them, stacked. A body
+may have loops in it, and so may what is before and behind. A program in which nothing repeats itself stays as it is. So
+does one whose iterations depend on each other in another way, or whose arrays are large: for these XLA gains more by
+having in one piece what follows each other.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-FEWEST_ROUNDS = 4
+FEWEST_ITERATIONS = 4
 FEWEST_SAVED = 100  # equations: for fewer a loop doesn't pay
-LONGEST_ROUND = 4000  # equations
+LONGEST_ITERATION = 4000  # equations
 LARGEST = 4000  # entries of an array: of larger ones, what a loop stores for the way back takes up to twice the time
-TRIES = 8  # stretches that repeat themselves, the longest first, of which the rounds may hang together
-# What takes parts out of arrays. It is done as soon as the array is there, since it tells rounds apart: the numbers of
-# the parts are not values but stand in the equation. Those of what puts parts into zeros, its transpose, become values.
+TRIES = 8  # stretches that repeat themselves, the longest first, of which the iterations may hang together
+# What takes parts out of arrays. It is done as soon as the array is there, since it tells iterations apart: the numbers
+# of the parts are not values but stand in the equation. Those of what puts parts into zeros, its transpose, become
+# values.
 _OF_PARTS = frozenset({"slice", "squeeze", "dynamic_slice", "gather", "reshape", "broadcast_in_dim"})
 # What calls a program, with where that is; by now all has been differentiated, and rules for that have had their use.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
@@ -60,16 +61,19 @@ class Step:
     is_of_parts: bool = False
 
 
+_Carry = tuple[list[Any], list[int], int]  # first values, their numbers in the body, the number of the next
+
+
 @dataclass(slots=True, eq=False)
 class Loop:
-    """Rounds of the same steps."""
+    """Iterations of the same steps."""
 
-    n_rounds: int
+    n_iterations: int
     steps: list[Step | Loop]
-    lines: list[tuple[list[Any], list[int], int]] = field(default_factory=list)  # first values, their numbers, the next
-    columns: list[tuple[list[Any], int]] = field(default_factory=list)  # values of all rounds, the number in a round
-    last: dict[int, int] = field(default_factory=dict)  # numbers of values, by numbers of what the last round gives
-    stacked: dict[int, dict[int, int]] = field(default_factory=dict)  # the same for several rounds, by round
+    carries: list[_Carry] = field(default_factory=list)
+    xs: list[tuple[list[Any], int]] = field(default_factory=list)  # values of all iterations, the number in the body
+    last: dict[int, int] = field(default_factory=dict)  # numbers of values, by numbers of what the body gives at last
+    ys: dict[int, dict[int, int]] = field(default_factory=dict)  # the same for several iterations, by iteration
 
 
 class _Flat:
@@ -120,8 +124,17 @@ class _Flat:
         self.steps = [step for row in rows for step in row.values()]
         self.outputs = _renamed(self.outputs, same)
 
+    def prune(self) -> None:
+        """Leave out what nothing needs: a loop would store it."""
+        needed, kept = set(_values(self.outputs)), list[Step]()
+        for step in reversed(self.steps):
+            if not needed.isdisjoint(step.outputs):
+                needed.update(_values(step.inputs))
+                kept.append(step)
+        self.steps = kept[::-1]
+
     def kind(self, step: Step) -> int:
-        """Return by what the steps of one round are told from each other."""
+        """Return by what the steps of one iteration are told from each other."""
         avals = map(self.aval, (*step.inputs, *step.outputs))
         return self._kinds[step.kind, tuple(map(_shape_of, avals))]
 
@@ -131,12 +144,13 @@ class _Flat:
 
 def rolled(program: ClosedJaxpr) -> ClosedJaxpr | None:
     """Return a traced program whose loops are loops again; None where none is found."""
-    if len(program.jaxpr.eqns) < FEWEST_ROUNDS or program.jaxpr.effects:
+    if len(program.jaxpr.eqns) < FEWEST_ITERATIONS or program.jaxpr.effects:
         return None
     flat = _Flat(program)
     if len(flat.steps) < FEWEST_SAVED:
         return None
     flat.hoist()
+    flat.prune()
     steps = _Search(flat).found(flat.steps, set(_values(flat.outputs)))
     if not any(isinstance(step, Loop) for step in steps):
         return None
@@ -160,97 +174,98 @@ class _Search:
     def found(self, steps: list[Any], needed: set[int]) -> list[Any]:
         """Return steps with loops, which give the values that are needed after them."""
         kinds = np.array([self._flat.kind(step) for step in steps], int)
-        for start, length, n_rounds in _repeated(kinds):
-            loop = self._loop(steps, start, length, n_rounds, needed)
+        for start, length, n_iterations in _repeated(kinds):
+            loop = self._loop(steps, start, length, n_iterations, needed)
             if loop is not None:
-                end = start + length * n_rounds
-                loop.steps = self.found(
-                    loop.steps, {n for *_, n in loop.lines} | loop.last.keys() | loop.stacked.keys()
-                )
+                end = start + length * n_iterations
+                loop.steps = self.found(loop.steps, {n for *_, n in loop.carries} | loop.last.keys() | loop.ys.keys())
                 behind = {v for step in steps[start:] for v in _values(step.inputs)}
                 return [*self.found(steps[:start], needed | behind), loop, *self.found(steps[end:], needed)]
         return list(steps)
 
-    def _loop(self, steps: list[Step], start: int, length: int, n_rounds: int, needed: set[int]) -> Loop | None:
-        """Return a stretch as a loop; None where its rounds hang together in another way."""
-        rounds = [steps[start + k * length : start + (k + 1) * length] for k in range(n_rounds)]
+    def _loop(self, steps: list[Step], start: int, length: int, n_iterations: int, needed: set[int]) -> Loop | None:
+        """Return a stretch as a loop; None where its iterations hang together in another way."""
+        iterations = [steps[start + k * length : start + (k + 1) * length] for k in range(n_iterations)]
         made = {
-            v: (k, j, o) for k, each in enumerate(rounds) for j, s in enumerate(each) for o, v in enumerate(s.outputs)
+            v: (k, j, o)
+            for k, each in enumerate(iterations)
+            for j, s in enumerate(each)
+            for o, v in enumerate(s.outputs)
         }
         if not all(_is_numeric(a) and math.prod(a.shape) <= LARGEST for a in map(self._flat.avals.__getitem__, made)):
             return None
-        inside = _Rounds(self._flat, rounds, made)
+        inside = _Iterations(self._flat, iterations, made)
         body = list[Step | Loop]()
-        for j, step in enumerate(rounds[0]):
-            inputs = [inside.input([each[j].inputs[i] for each in rounds]) for i in range(len(step.inputs))]
+        for j, step in enumerate(iterations[0]):
+            inputs = [inside.input([each[j].inputs[i] for each in iterations]) for i in range(len(step.inputs))]
             if None in inputs:
                 return None
             body.append(replace(step, inputs=tuple(inputs)))
         loop = inside.loop
         loop.steps = body
-        behind = needed | {v for step in steps[start + length * n_rounds :] for v in _values(step.inputs)}
+        behind = needed | {v for step in steps[start + length * n_iterations :] for v in _values(step.inputs)}
         inside.give(behind)
         return loop
 
 
 def _repeated(kinds: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Yield stretches that repeat themselves, the longest first: where they begin, the length of a round, how many."""
+    """Yield stretches that repeat themselves, the longest first: where they begin, how long a part is, how many."""
     found = list[tuple[int, int, int, int]]()
-    for length in range(1, min(len(kinds) // FEWEST_ROUNDS, LONGEST_ROUND) + 1):
+    for length in range(1, min(len(kinds) // FEWEST_ITERATIONS, LONGEST_ITERATION) + 1):
         differ = np.flatnonzero(kinds[length:] != kinds[:-length])
         edges = np.concatenate([[-1], differ, [len(kinds) - length]])
         runs = np.diff(edges) - 1
         start, run = int(edges[runs.argmax()]) + 1, int(runs.max())
-        if length * (run // length) >= FEWEST_SAVED and run // length + 1 >= FEWEST_ROUNDS:
+        if length * (run // length) >= FEWEST_SAVED and run // length + 1 >= FEWEST_ITERATIONS:
             found.append((length * (run // length), length, start, run))
     found.sort(key=lambda one: (-one[0], one[1]))
     for _, length, start, run in found[:TRIES]:
-        n_rounds = run // length + 1
-        yield start, length, n_rounds
-        yield start + run % length, length, n_rounds
+        n_iterations = run // length + 1
+        yield start, length, n_iterations
+        yield start + run % length, length, n_iterations
         for left in (1, 2):
-            if n_rounds - left >= FEWEST_ROUNDS:
-                yield start + left * length, length, n_rounds - left
-                yield start, length, n_rounds - left
+            if n_iterations - left >= FEWEST_ITERATIONS:
+                yield start + left * length, length, n_iterations - left
+                yield start, length, n_iterations - left
 
 
-class _Rounds:
-    """What goes in and out of the rounds of a loop that is being made."""
+class _Iterations:
+    """What goes in and out of the iterations of a loop that is being made."""
 
-    def __init__(self, flat: _Flat, rounds: list[list[Step]], made: dict[int, tuple[int, int, int]]) -> None:
-        self._flat, self._rounds, self._made = flat, rounds, made
-        self.loop = Loop(len(rounds), [])
+    def __init__(self, flat: _Flat, iterations: list[list[Step]], made: dict[int, tuple[int, int, int]]) -> None:
+        self._flat, self._iterations, self._made = flat, iterations, made
+        self.loop = Loop(len(iterations), [])
         self._known: dict[Hashable, int] = {}
 
     def input(self, atoms: list[Any]) -> Any:
-        """Return what an equation takes in each round, given what it takes in which; None where there is no rule."""
+        """Return what an equation of the body takes, given what it takes in each iteration; None if that is no loop."""
         first = next((k for k, v in enumerate(atoms) if not _is_constant(v) and v in self._made), None)
         if first is None:
-            return self._fixed_or_column(atoms)
+            return self._fixed_or_xs(atoms)
         _, j, o = self._made[atoms[first]]
         lag = first - self._made[atoms[first]][0]
         if lag != first or any(
             _is_constant(v) or self._made.get(v) != (k - lag, j, o) for k, v in enumerate(atoms) if k >= first
         ):
             return None
-        return atoms[0] if lag == 0 else self._line(atoms[:lag], self._rounds[0][j].outputs[o])
+        return atoms[0] if lag == 0 else self._carry(atoms[:lag], self._iterations[0][j].outputs[o])
 
-    def _fixed_or_column(self, atoms: list[Any]) -> Any:
+    def _fixed_or_xs(self, atoms: list[Any]) -> Any:
         if all(_same(v, atoms[0]) for v in atoms):
             return atoms[0]
-        key = "column", tuple(map(_atom_key, atoms))
+        key = "xs", tuple(map(_atom_key, atoms))
         if key not in self._known:
             if not _is_numeric(self._flat.aval(atoms[0])):
                 return None
             self._known[key] = self._flat.new(self._flat.aval(atoms[0]))
-            self.loop.columns.append((atoms, self._known[key]))
+            self.loop.xs.append((atoms, self._known[key]))
         return self._known[key]
 
-    def _line(self, first: list[Any], made: int) -> int:
-        key = "line", tuple(map(_atom_key, first)), made
+    def _carry(self, first: list[Any], made: int) -> int:
+        key = "carry", tuple(map(_atom_key, first)), made
         if key not in self._known:
             numbers = [self._flat.new(self._flat.avals[made]) for _ in first]
-            self.loop.lines.append((first, numbers, made))
+            self.loop.carries.append((first, numbers, made))
             self._known[key] = numbers[0]
         return self._known[key]
 
@@ -259,12 +274,12 @@ class _Rounds:
         asked = defaultdict[int, dict[int, int]](dict)
         for v, (k, j, o) in self._made.items():
             if v in needed:
-                asked[self._rounds[0][j].outputs[o]][k] = v
-        for name, by_round in asked.items():
-            if by_round.keys() == {self.loop.n_rounds - 1}:
-                self.loop.last[name] = by_round[self.loop.n_rounds - 1]
+                asked[self._iterations[0][j].outputs[o]][k] = v
+        for name, by_iteration in asked.items():
+            if by_iteration.keys() == {self.loop.n_iterations - 1}:
+                self.loop.last[name] = by_iteration[self.loop.n_iterations - 1]
             else:
-                self.loop.stacked[name] = by_round
+                self.loop.ys[name] = by_iteration
 
 
 class _Values:
@@ -289,33 +304,33 @@ class _Values:
             self._known.update(zip(step.outputs, step.apply(*map(self.read, step.inputs)), strict=True))
 
     def _run_loop(self, loop: Loop) -> None:
-        first = [[self._typed(v, made) for v in values] for values, _, made in loop.lines]
-        own = [name for name in loop.last if name not in {made for _, _, made in loop.lines}]
+        first = [[self._typed(v, made) for v in values] for values, _, made in loop.carries]
+        own = [name for name in loop.last if name not in {made for _, _, made in loop.carries}]
         empty = [jnp.zeros(self._flat.avals[name].shape, self._flat.avals[name].dtype) for name in own]
 
-        def one(state: Any, columns: Any) -> Any:
-            lines, _ = state
+        def one(state: Any, xs: Any) -> Any:
+            carries, _ = state
             inside = _Values(self._flat, dict(self._known), dict(self._stacks))
-            for (_, names, _), line in zip(loop.lines, lines, strict=True):
-                inside._known.update(zip(names, line, strict=True))
-            inside._known.update(zip((name for _, name in loop.columns), columns, strict=True))
+            for (_, names, _), carry in zip(loop.carries, carries, strict=True):
+                inside._known.update(zip(names, carry, strict=True))
+            inside._known.update(zip((name for _, name in loop.xs), xs, strict=True))
             inside.run(loop.steps)
-            after = [[*line[1:], inside.read(made)] for (_, _, made), line in zip(loop.lines, lines, strict=True)]
-            return (after, list(map(inside.read, own))), list(map(inside.read, loop.stacked))
+            after = [[*carry[1:], inside.read(made)] for (_, _, made), carry in zip(loop.carries, carries, strict=True)]
+            return (after, list(map(inside.read, own))), list(map(inside.read, loop.ys))
 
-        columns = [self._stacked(atoms, name) for atoms, name in loop.columns]
-        (lines, rest), stacks = jax.lax.scan(one, (first, empty), columns, loop.n_rounds)
+        xs = [self._stacked(atoms, name) for atoms, name in loop.xs]
+        (carries, rest), stacks = jax.lax.scan(one, (first, empty), xs, loop.n_iterations)
         found = dict(zip(own, rest, strict=True))
-        found |= {made: line[-1] for (_, _, made), line in zip(loop.lines, lines, strict=True)}
+        found |= {made: carry[-1] for (_, _, made), carry in zip(loop.carries, carries, strict=True)}
         self._known.update({v: found[name] for name, v in loop.last.items()})
-        for stack, by_round in zip(stacks, loop.stacked.values(), strict=True):
-            self._stacks.update({v: (stack, k) for k, v in by_round.items()})
+        for stack, by_iteration in zip(stacks, loop.ys.values(), strict=True):
+            self._stacks.update({v: (stack, k) for k, v in by_iteration.items()})
 
     def _typed(self, atom: Any, like: int) -> Any:
         return jnp.asarray(self.read(atom), self._flat.avals[like].dtype)
 
     def _stacked(self, atoms: list[Any], name: int) -> Any:
-        """Return values of all rounds in one array; those that come out of a loop are in one already."""
+        """Return values of all iterations in one array; those that come out of a loop are in one already."""
         if all(map(_is_constant, atoms)):
             return np.array([v.val for v in atoms], atoms[0].aval.dtype)
         parts, k = [], 0
