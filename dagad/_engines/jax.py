@@ -30,7 +30,7 @@ from dagad._config import setting
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
 from dagad._engines.jax_settings import as_for_all, refuse_uncompiled
 from dagad._engines.own_arrays import pulled_in_blocks
-from dagad._engines.xla.fences import ROUNDS, fenced
+from dagad._engines.xla.fences import ROUNDS, shortened
 from dagad._engines.xla.gains import Gains
 from dagad._engines.xla.tracing import InNumpysTerms, traced
 from dagad._errors import NotDifferentiableError, PlanError
@@ -278,7 +278,7 @@ class _Compiled:
         self.gains.seconds += time.perf_counter() - began
         _COUNT.add()
         logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
-        return compiled if unflat is None else functools.partial(_with_fences, compiled, unflat)
+        return compiled if unflat is None else functools.partial(_flatly, compiled, unflat)
 
     def _traced(self, fun: Flat, leaves: list[Any], constants: list[Any]) -> Any:
         if self._what == VALUE:
@@ -318,21 +318,21 @@ class _Compiled:
 
 
 def _lowered(function: Callable[..., Any], inputs: list[list[Any]]) -> tuple[Any, Unflat | None]:
-    """Return what is to be compiled, with how its flat results are put together if it has fences."""
+    """Return what is to be compiled, with how its flat results are put together if it was shortened."""
     refuse_uncompiled()
 
     def run(*args: Any) -> Any:  # a new function each time: jax would not trace the same one twice
         return function(*args)
 
     program = jax.jit(run).trace(*inputs)
-    cut = fenced(program.jaxpr) if jax.default_backend() == "cpu" else None
+    cut = shortened(program.jaxpr) if jax.default_backend() == "cpu" else None
     if cut is None:
         return program.lower(), None
     unflat = functools.partial(tree_unflatten, tree_structure(program.out_info))
     return jax.jit(cut).lower(ROUNDS, *tree_leaves(inputs)), unflat
 
 
-def _with_fences(compiled: Callable[..., Any], unflat: Unflat, *inputs: list[Any]) -> Any:
+def _flatly(compiled: Callable[..., Any], unflat: Unflat, *inputs: list[Any]) -> Any:
     return unflat(compiled(ROUNDS, *tree_leaves(inputs)))
 
 

@@ -1,4 +1,7 @@
-"""Long programs are cut for XLA: the same numbers, and no more instructions than the program is long."""
+"""Long programs are cut for XLA: the same numbers, and no more instructions than the program is long.
+
+The loops of these programs are found again, too (test_loops.py): `fenced` is what happens to those that are not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 import dagad
 from dagad._engines import jax as engine
 from dagad._engines.xla import fences
-from dagad._engines.xla.fences import ROUNDS, SHORTEST, fenced, n_equations
+from dagad._engines.xla.fences import ROUNDS, SHORTEST, fenced, n_equations, shortened
 from dagad._engines.xla.traced import XlaArray, numpy_trace
 from support.every_mode import MODES, numbers
 
@@ -65,8 +68,13 @@ def test_a_long_program_is_as_long_after_xla_has_fused_it(name: str) -> None:
         made = jax.jit(cut).lower(ROUNDS, 0.7).compile(engine.OPTIONS)
         assert instructions(made) < 10 * n_equations(program.jaxpr.jaxpr)
         short = jax.jit(jax.value_and_grad(lambda t: jaxs(name, 2, t))).trace(0.7)
-    assert n_equations(short.jaxpr.jaxpr) < SHORTEST
-    assert fenced(short.jaxpr) is None
+        assert n_equations(short.jaxpr.jaxpr) < SHORTEST
+        assert fenced(short.jaxpr) is None
+        again = shortened(program.jaxpr)
+        assert again is not None
+        rolled = jax.jit(again).lower(ROUNDS, 0.7).compile(engine.OPTIONS)
+        assert instructions(rolled) < instructions(made) / 3
+        assert np.array(rolled(ROUNDS, 0.7)) == pytest.approx(np.array(made(ROUNDS, 0.7)), rel=1e-11)
 
 
 def jaxs(name: str, n: int, t: Any) -> Any:
@@ -122,6 +130,7 @@ def test_fences_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
             lambda t: dagad.reduce_sum(fun, ROWS, t, grainsize=6, engine="jax", scheduler="sync")
         )(0.7)
 
+    monkeypatch.setattr(fences, "rolled", lambda program: None)
     with_fences = at(own)
     monkeypatch.setattr(fences, "SHORTEST", 10**9)
     without = at(again)

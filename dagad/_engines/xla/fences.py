@@ -6,7 +6,8 @@ program is larger the longer it is by far more than its length, takes minutes to
 expression that is used more than once has grown to `LARGEST` operations, its value is stored: it passes through a loop
 of one round, of which XLA can't know that it has just one, and does not fuse across.
 
-A fence changes no number. It costs what it takes to copy an array. Short programs have none.
+A fence changes no number. It costs what it takes to copy an array. Short programs have none. In what a loop of jax's
+repeats there are fences as elsewhere.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
+from dagad._engines.xla.loops import rolled
 from dagad._types import Array, Value
 
 LARGEST = 64  # operations, those of common parts counted as often as they are used
@@ -31,11 +33,22 @@ _STORED = frozenset(
     """
     dot_general conv_general_dilated reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or argmax argmin
     reduce sort scatter scatter-add scatter_mul scatter_min scatter_max cumsum cumprod cummax cummin cumlogsumexp
-    scan while cond cholesky triangular_solve lu eigh eig qr svd fft householder_product custom_linear_solve top_k
+    while cond cholesky triangular_solve lu eigh eig qr svd fft householder_product custom_linear_solve top_k
     optimization_barrier
     """.split()
 )
-_INLINED = frozenset({"jit", "pjit"})
+_REPEATED = "scan"
+_WITH_A_PROGRAM = frozenset({"jit", "pjit", _REPEATED})  # XLA has the former in one with the rest
+
+
+def shortened(program: ClosedJaxpr) -> Callable[..., list[Any]] | None:
+    """Return a traced program with its loops and fences, as `fenced` does; None where it has neither."""
+    loops = rolled(program) if n_equations(program.jaxpr) >= SHORTEST else None
+    cut = fenced(program if loops is None else loops)
+    if cut is not None or loops is None:
+        return cut
+    run = jaxpr_as_fun(loops)
+    return lambda rounds, *inputs: run(*inputs)
 
 
 def fenced(program: ClosedJaxpr) -> Callable[..., list[Any]] | None:
@@ -59,9 +72,9 @@ def n_equations(jaxpr: Jaxpr) -> int:
 
 
 def _equations(jaxpr: Jaxpr) -> Iterator[tuple[Any, Any]]:
-    """Yield each equation, and the program that it calls if XLA has that in one with the rest."""
+    """Yield each equation, and the program that it calls or repeats, if there is one."""
     for equation in jaxpr.eqns:
-        inner = equation.params.get("jaxpr") if equation.primitive.name in _INLINED else None
+        inner = equation.params.get("jaxpr") if equation.primitive.name in _WITH_A_PROGRAM else None
         yield equation, inner
 
 
@@ -74,7 +87,10 @@ def _grown(jaxpr: Jaxpr, sizes: dict[Any, int], cuts: set[Any]) -> list[int]:
             sizes[v] = 0
     for equation, inner in _equations(jaxpr):
         given = [0 if _is_constant(v) else sizes.get(v, 0) for v in equation.invars]
-        if inner is not None:
+        if equation.primitive.name == _REPEATED:
+            _grown(inner.jaxpr, {}, cuts)
+            made = [0] * len(equation.outvars)
+        elif inner is not None:
             made = _grown(inner.jaxpr, dict(zip(inner.jaxpr.invars, given, strict=True)), cuts)
         else:
             size = 0 if equation.primitive.name in _STORED else 1 + sum(given)
@@ -100,13 +116,29 @@ def _evaluated(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], cuts:
     keep([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs])
     for equation, inner in _equations(jaxpr):
         given = list(map(read, equation.invars))
-        if inner is not None:
+        if equation.primitive.name == _REPEATED:
+            made = _repeated(equation.params, given, cuts, rounds)
+        elif inner is not None:
             made = _evaluated(inner.jaxpr, inner.consts, given, cuts, rounds)
         else:
             found = equation.primitive.bind(*given, **equation.primitive.get_bind_params(equation.params))
             made = found if equation.primitive.multiple_results else [found]
         keep(equation.outvars, made)
     return list(map(read, jaxpr.outvars))
+
+
+def _repeated(params: dict[str, Any], given: list[Any], cuts: set[Any], rounds: Array) -> list[Any]:
+    """Return what a loop of jax's gives, with fences in what it repeats."""
+    program, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    consts, first, columns = given[:n_consts], given[n_consts : n_consts + n_carry], given[n_consts + n_carry :]
+
+    def one(state: list[Any], own: list[Any]) -> Any:
+        found = _evaluated(program.jaxpr, program.consts, [*consts, *state, *own], cuts, rounds)
+        return found[:n_carry], found[n_carry:]
+
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    last, stacks = jax.lax.scan(one, first, columns, **options)
+    return [*last, *stacks]
 
 
 def _stored(value: Value, rounds: Array) -> Any:
