@@ -115,6 +115,6 @@ def test_a_function_that_gave_a_number_before_is_bound_again_where_it_gives_an_a
 
 @pytest.mark.parametrize("mode", ["grad", "hessian", "jacrev"])
 def test_workers_that_are_threads_of_this_process_see_arrays_as_they_were(mode: str) -> None:
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
         written, new = (loop(REDUCTIONS["an array"], is_written, client) for is_written in (True, False))
         np.testing.assert_allclose(MODES[mode](written)(0.7), MODES[mode](new)(0.7), rtol=1e-13)
