@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from sys import getrefcount
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -136,7 +136,8 @@ class ChunkFunction(Recordable, Portable):
 
     def run(self, rows: AnyRows, leaves: Sequence[Any], n_shared: int) -> Any:
         """Run one chunk on leaves some of which somebody traces."""
-        return self._as_told(self._traced.run, BoundChunk(self, rows, n_shared, len(leaves)), leaves)
+        fun = BoundChunk(self, rows, n_shared, len(leaves))
+        return _without_strangers(self._as_told(self._traced.run, fun, leaves), fun.called)
 
     def _as_told(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
         """Run with the default policy of those who made the chunks; the patches are held by who runs the batch."""
@@ -174,8 +175,11 @@ class ChunkFunction(Recordable, Portable):
         try:
             values, pull = self._as_told(self._with_grad if with_grad else self._traced.linearize, fun, leaves)
             value = values[0] if fun.out is None and len(values) == 1 else fun.merge(values)  # nearly always
-            if type(value) not in _NUMBERS and not any(map(pytree.is_traced, leaves)):
-                _checked(value, context, fun.called)
+            if type(value) not in _NUMBERS:
+                if any(map(pytree.is_traced, leaves)):
+                    _without_strangers(value, fun.called)
+                else:
+                    _checked(value, context, fun.called)
         except Exception as error:
             add_note_once(error, context.note("value"))
             raise
@@ -323,11 +327,35 @@ def _checked(value: Value, context: ChunkContext, name: Callable[[], str]) -> An
     for leaf in leaves:
         refuse_boxes(leaf, f"What chunk {context.chunk.number} returned")
         if not is_number(leaf):
-            remedy = RETURN_PLAIN if is_strange(leaf) else RETURN
-            raise StructureError(f"`{name()}` returned {described(leaf)}, which can't be summed. {remedy}")
+            _refuse(leaf, name)
     if not leaves:
-        raise StructureError(
-            f"`{name()}` returned None or an empty container, so there is nothing to sum: is a `return` missing? "
-            f"{RETURN}"
-        )
+        _refuse_nothing(name)
     return value
+
+
+def _without_strangers(value: Value, name: Callable[[], str]) -> Any:
+    """Return a partial sum that somebody traces, after making sure that its leaves can be summed.
+
+    On a cluster, what can't be pickled would travel to the sum, and Dask waits for it for ever. What engines have for
+    arrays has a dtype, and is theirs to judge.
+    """
+    if type(pytree.plain(value)) in _NUMBERS:
+        return value
+    leaves = list(map(pytree.plain, pytree.flatten(value)[0]))
+    for leaf in leaves:
+        if not is_number(leaf) and (isinstance(leaf, np.ndarray) or not hasattr(leaf, "dtype")):
+            _refuse(leaf, name)
+    if not leaves:
+        _refuse_nothing(name)
+    return value
+
+
+def _refuse(leaf: Leaf, name: Callable[[], str]) -> NoReturn:
+    remedy = RETURN_PLAIN if is_strange(leaf) else RETURN
+    raise StructureError(f"`{name()}` returned {described(leaf)}, which can't be summed. {remedy}")
+
+
+def _refuse_nothing(name: Callable[[], str]) -> NoReturn:
+    raise StructureError(
+        f"`{name()}` returned None or an empty container, so there is nothing to sum: is a `return` missing? {RETURN}"
+    )
