@@ -61,7 +61,7 @@ NEED_SCIPY = {f"dagad._rules.{name}" for name in ("scipy_rules", "scipy_linalg",
 # Imported when somebody asks for that engine.
 OTHER_ENGINES = {
     f"dagad._engines.{name}"
-    for name in ("jax", "jax_constants", "jax_settings", "torch", "torch_levels", "torch_settings")
+    for name in ("jax", "jax_constants", "jax_settings", "torch", "torch_levels", "torch_settings", "torch_turns")
 } | {name for name in FILES if name.startswith("dagad._engines.xla.")}
 NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them
 SOLVERS = {name for name in FILES if name.startswith("dagad.solvers")}  # they are scipy's

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils import stateless as _stateless
 from torch.overrides import TorchFunctionMode
 
 from dagad._engines.own_arrays import ArrayPullback, Placed
 from dagad._engines.torch_levels import is_differentiated, levels, opened
 from dagad._engines.torch_settings import refuse_around, settled
+from dagad._engines.torch_turns import Turns
 from dagad._errors import NotDifferentiableError, PlanError, StructureError, add_note_once
 from dagad._frames import ended_in
 from dagad._misuse import NOT_TORCHS
@@ -32,7 +31,6 @@ from dagad._tracing.flat_functions import Flat, LeafPullback, Leaves, Mark, Side
 from dagad._tracing.patches import patches
 from dagad._types import Args, Array, Cotangent, Function, Kwargs, Leaf, Value
 
-stateless: Any = _stateless  # whose private function is replaced
 vjp: Any = torch.func.vjp  # its type does not tell of what it returns beside
 _OUT_OF_TORCH = frozenset(
     {torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torch.Tensor.__complex__}  # not `detach`
@@ -385,38 +383,4 @@ def _put(device: str, array: Array) -> Any:
 _PLACED = {device: Placed(functools.partial(_put, device), "torch") for device in ("cpu", "cuda")}
 
 
-class _Turns:
-    """Lets threads take turns at `torch.func.functional_call`, for as long as functions run.
-
-    It lends a module other weights and calls it: without turns a chunk would compute with those of another one.
-
-    ==========  ========================================================
-    `_depth`    how many functions run; it changes under `_lock`
-    `_before`   what lends weights, as it was found
-    `_turn`     held by the thread whose weights the modules have
-    ==========  ========================================================
-    """
-
-    def __init__(self) -> None:
-        self._depth, self._lock, self._turn = 0, threading.Lock(), threading.RLock()
-        self._before: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._depth:
-                self._before, stateless._reparametrize_module = stateless._reparametrize_module, self._lent
-            self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._depth -= 1
-            if not self._depth:
-                stateless._reparametrize_module = self._before
-
-    @contextlib.contextmanager
-    def _lent(self, *args: Any, **options: Any) -> Iterator[None]:
-        with self._turn, self._before(*args, **options):
-            yield
-
-
-_TURNS = _Turns()
+_TURNS = Turns()
