@@ -89,6 +89,7 @@ DOCUMENTED = {
     "dask.callbacks": "Callback",
     "dask.delayed": "Delayed delayed",
     "dask.highlevelgraph": "HighLevelGraph MaterializedLayer",
+    "dask.sizeof": "sizeof",
     "dask.utils": "format_bytes key_split",
     "distributed": "Client Future SchedulerPlugin Security WorkerPlugin as_completed get_worker rejoin rpc secede",
     "autograd": "numpy",

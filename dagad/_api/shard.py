@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from dask.sizeof import sizeof
 
 from dagad._config import setting
 from dagad._errors import DagadError, PlanError, StructureError, add_note_once
@@ -24,9 +26,9 @@ from dagad._types import AnyRows, AnyScheduler, Array, Tree
 from dagad._values import pytree
 from dagad._values.canonical import canonical, library_of, snapshots
 from dagad._values.pytree import SAMPLE
-from dagad._values.shipping import opened
+from dagad._values.shipping import PortableResult, opened
 from dagad._words import described
-from dagad_scheduler.private import Task, TaskRef
+from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 
 # The function that will run is not known yet: pieces that fit a cache, and some for every worker. Items of lists are
 # few and dear more often than rows of arrays.
@@ -144,26 +146,76 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
     held = [loader.__dask_graph__() for loader in loaders]
     for each in {id(one): one for one in held}.values():  # often one for all
         graph.update(graph_of(each))
+    sources = [names.about(loader.key)("shard", ("loaded", number)) for number, loader in enumerate(loaders)]
     counts = [names("getitem", ("length", number)) for number in range(len(loaders))]
-    for number, (key, one) in enumerate(zip(counts, loaders, strict=True)):
-        graph[key] = Task(key, length, TaskRef(one.key), number)
+    graph = _loading(graph, loaders, sources)
+    for number, (key, source) in enumerate(zip(counts, sources, strict=True)):
+        graph[key] = Task(key, length, TaskRef(source), number)
     _refuse_persisted(graph, place)
-    pieces = run_graph(
-        place, graph, counts, lengths.__setitem__, keep=dict.fromkeys(loader.key for loader in loaders)
-    ).kept
+    pieces = run_graph(place, graph, counts, lengths.__setitem__, keep=sources).kept
     chunks = [
-        (loader.key, start, min(start + (size or lengths[count]), lengths[count]))
-        for loader, count in zip(loaders, counts, strict=True)
+        (number, start, min(start + (size or lengths[count]), lengths[count]))
+        for number, count in enumerate(counts)
         for start in range(0, lengths[count], size or max(lengths[count], 1))
     ]
     keys = [names("shard", number) for number in range(len(chunks))]
     cuts: Graph = {
-        key: Task(key, cut_out, TaskRef(piece), start, stop, not place.remote)
-        for key, (piece, start, stop) in zip(keys, chunks, strict=True)
+        key: Task(key, cut_out, TaskRef(sources[number]), number, start, stop, not place.remote)
+        for key, (number, start, stop) in zip(keys, chunks, strict=True)
     }
     kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
     bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
     return Shards(plan_of(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
+
+
+def _loading(graph: Graph, loaders: Sequence[Any], keys: Sequence[Key]) -> Graph:
+    """Return a graph that gives what each loader returns by one of the keys, as `Loaded`.
+
+    A loader that nobody else reads is part of that task, so that what it returns never moves as it is.
+    """
+    n_readers = Counter(ref for node in graph.values() for ref in node.dependencies)
+    n_readers.update(loader.key for loader in loaders)
+    result = dict(graph)
+    for number, (key, loader) in enumerate(zip(keys, loaders, strict=True)):
+        node = graph.get(loader.key)
+        if isinstance(node, Task) and n_readers[loader.key] == 1:
+            del result[loader.key]
+        else:
+            node = Alias(loader.key)
+        needed = tuple(node.dependencies)
+        result[key] = Task(key, Loading(number, node, needed), *map(TaskRef, needed))
+    return result
+
+
+class Loading:
+    """A loader, as a function of what its task needs."""
+
+    __slots__ = ("_needed", "_node", "_number")
+
+    def __init__(self, number: int, node: GraphNode, needed: tuple[Key, ...]) -> None:
+        self._number, self._node, self._needed = number, node, needed
+
+    def __call__(self, *values: Any) -> Loaded:
+        try:
+            return Loaded(self._node(dict(zip(self._needed, values, strict=True))))
+        except Exception as error:
+            add_note_once(error, f"dagad: loader {self._number} of those given to `dagad.shard`, counted from 0")
+            raise
+
+
+class Loaded(PortableResult):
+    """What a loader has returned, whatever it is."""
+
+    __slots__ = ("piece",)
+
+    def __init__(self, piece: AnyRows) -> None:
+        self.piece = piece
+
+    def state(self) -> tuple[Any, ...]:
+        return (self.piece,)
+
+    def __sizeof__(self) -> int:
+        return int(sizeof(self.piece))
 
 
 # What the tasks do: rows of what came in a message, of blocks, and of loaded pieces
@@ -203,16 +255,20 @@ def _rows_of_block(block: Array, n_rows: int) -> Any:
     return cut(canonical(rows), slice(None))
 
 
-def length(piece: AnyRows, number: int) -> int:
+def length(loaded: Any, number: int) -> int:
     """Return how many rows a piece has."""
+    return _piece_of(loaded, number).n_rows
+
+
+def cut_out(loaded: Any, number: int, start: int, stop: int, shared: bool) -> Rows:
+    """Return some rows of a piece; see `placed`."""
+    rows: Rows = _piece_of(loaded, number).rows(Chunk(0, start, stop)).made()
+    return rows.snapshot() if shared else rows
+
+
+def _piece_of(loaded: Any, number: int) -> Sliced:
     try:
-        return read_sliced(without_labels(piece))[0].n_rows
+        return read_sliced(without_labels(opened(loaded).piece))[0]
     except DagadError as error:
         add_note_once(error, f"dagad: what loader {number} of those given to `dagad.shard` returned, counted from 0")
         raise
-
-
-def cut_out(piece: AnyRows, start: int, stop: int, shared: bool) -> Rows:
-    """Return some rows of a piece; see `placed`."""
-    rows: Rows = read_sliced(without_labels(piece))[0].rows(Chunk(0, start, stop)).made()
-    return rows.snapshot() if shared else rows

@@ -188,6 +188,12 @@ def contents(rows: AnyRows) -> Any:
     return opened(rows).merge(iter(()))
 
 
+def gathered(rows: AnyRows) -> Rows:
+    """Return rows with nothing left to be made, as they travel to whoever asks for them."""
+    whole: Rows = opened(rows).made()
+    return whole
+
+
 def scaled_rows(rows: AnyRows, factor: float) -> Rows:
     """Return the floating-point leaves of rows times a number."""
     leaves, treedef = pytree.flatten(contents(rows))

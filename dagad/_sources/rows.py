@@ -16,7 +16,7 @@ from dagad._values import pytree
 from dagad._values.canonical import all_read_only, snapshot, snapshots
 from dagad._values.partition import Partition
 from dagad._values.pytree import nbytes_of
-from dagad._values.shipping import Portable, opened
+from dagad._values.shipping import PortableResult, opened
 
 BY_COLUMN = (
     "A table holds no traced values. Give its columns as arrays, `{name: table[name].to_numpy() for name in names}`."
@@ -66,7 +66,7 @@ class Piece(Protocol):
         return 0
 
 
-class Rows(Portable):
+class Rows(PortableResult):
     """The rows of one chunk: pieces to be put together, with gaps for the leaves that are being differentiated.
 
     With `views`, pieces are views of arrays that somebody may write into, and the rows are to stay what they are: they

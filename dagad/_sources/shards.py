@@ -23,6 +23,7 @@ from dagad._sources.lineage import (
     Mapped,
     added_rows,
     contents,
+    gathered,
     scaled_rows,
     tasks_of,
     there,
@@ -298,10 +299,10 @@ class Shards(metaclass=Listing):
             names, results = self._home.names(), dict[Key, Any]()
             copies = [names("getitem", number) for number in range(len(self.keys))]
             graph: Graph = {
-                copy: Task(copy, contents, TaskRef(key)) for copy, key in zip(copies, self.keys, strict=True)
+                copy: Task(copy, gathered, TaskRef(key)) for copy, key in zip(copies, self.keys, strict=True)
             }
             self._home.run(self.scheduler, graph, copies, results.__setitem__, kept=self.kept)
-            parts = [results[copy] for copy in copies]
+            parts = [contents(results[copy]) for copy in copies]
         return joined_data(parts)
 
     def __dir__(self) -> tuple[str, ...]:

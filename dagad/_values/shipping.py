@@ -26,7 +26,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import cloudpickle
 import numpy as np
@@ -219,6 +219,8 @@ class Parcel:
                     unpickler = pickle.Unpickler(io.BytesIO(head), buffers=buffers)
                     contents = unpickler.load()
                     self.singletons, self._contents = unpickler.load(), contents
+                except PortabilityError:  # what could not be packed, and travels as its refusal
+                    raise
                 except Exception as error:
                     raise PortabilityError(
                         f"A function and its data could not be unpickled here ({type(error).__name__}: {error}). "
@@ -307,7 +309,11 @@ def _what_cannot(obj: object) -> str:
     named = (met for met in reversed(pickler.met) if isinstance(met, FunctionType | type))
     own = (met for met in named if met.__module__.partition(".")[0] not in sys.stdlib_module_names - {"__main__"})
     innermost = next((met for met in own if _fails(met)), None)
-    return "A chunk function or its data" if innermost is None else f"`{innermost.__qualname__}`, or what it holds,"
+    if innermost is not None:
+        return f"`{innermost.__qualname__}`, or what it holds,"
+    if guilty is None or type(guilty).__module__.startswith("dagad."):
+        return "A chunk function or its data"
+    return f"`{type(guilty).__qualname__}`, in a chunk function or its data,"
 
 
 def _fails(obj: object) -> bool:
@@ -343,6 +349,26 @@ class Portable:
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return self.parcel().__reduce_ex__(protocol)
+
+
+class PortableResult(Portable):
+    """Base of what tasks give: what can't be packed travels as its refusal, which is raised by whoever opens it.
+
+    Dask moves results between workers whenever it likes, and tries for ever to get one whose pickling raises.
+    """
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        try:
+            return super().__reduce_ex__(protocol)
+        except PortabilityError as error:
+            refusal = pack_call(_refused, f"Rows of Shards were to move to another process. {error}")
+            return refusal.__reduce_ex__(protocol)
+
+
+def _refused(what: str) -> NoReturn:
+    raise PortabilityError(what)
 
 
 class _Recipe:

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import sys
 from collections import deque
+from typing import Any
+
+import cloudpickle
 
 _BLOCK = "Compute Failed"  # so begins what distributed logs
 _REMEMBERED = 64  # evaluations
@@ -29,6 +33,80 @@ def say_where(error: Exception) -> None:
             notes[place] = "\n".join([f"{first}{where}", *others])
     if address is not None:
         log_one_line(logging.getLogger("distributed.worker"))
+
+
+def as_it_travels(error: Exception) -> Exception:
+    """Return the error of a task as it is to leave for another process, with a note of where it was.
+
+    It is the error itself where that can be pickled and unpickled. In the place of another, which holds a lock or a
+    connection or whose class takes what it does not keep, distributed would send an `Exception` without notes, and a
+    pool would send nothing and take the process for dead.
+    """
+    say_where(error)
+    try:
+        arrived = pickle.loads(pickle.dumps(error))  # not cloudpickle, which pools don't use
+    except Exception:
+        return Standin(error)
+    return error if type(arrived) is type(error) else Standin(error)
+
+
+class Standin(Exception):
+    """Stands for an error that can't be pickled, and arrives as one of its class with all parts that can be."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(_words(error))
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self.error)
+        args = tuple(part if _travels(part) else _Words(repr(part)) for part in self.error.args)
+        state = {name: part for name, part in vars(self.error).items() if _travels(part)}
+        kind = kind if _travels(kind) else RuntimeError
+        return _arrived, (cloudpickle.dumps((kind, args, state)), type(self.error).__name__, str(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self.error).__name__}({str(self)!r})"
+
+
+def _arrived(packed: bytes, name: str, words: str) -> Exception:
+    """Make an error again without asking its class; one that says the same if that can't be."""
+    kind, args, state = cloudpickle.loads(packed)
+    try:
+        made: Exception = kind.__new__(kind, *args)
+        made.__dict__.update(state)
+        alike = kind.__name__ == name and str(made) == words
+    except Exception:
+        alike = False
+    if alike:
+        return made
+    made = RuntimeError(f"{name}: {words}")
+    made.__dict__.update(__notes__=state.get("__notes__", []))
+    return made
+
+
+class _Words:
+    """What is shown in the place of something that could not travel."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __repr__(self) -> str:
+        return self._words
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as unsaid:
+        return f"its `__str__` raises {type(unsaid).__name__}"
+
+
+def _travels(part: object) -> bool:
+    try:
+        cloudpickle.loads(cloudpickle.dumps(part))
+    except Exception:
+        return False
+    return True
 
 
 def _worker() -> str | None:

@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 import dask
 import threadpoolctl
 
-from dagad_scheduler.failures import say_where
+from dagad_scheduler.failures import as_it_travels
 from dagad_scheduler.private import Task
-from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, rank_of
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, Role, rank_of, role_of
 from dagad_scheduler.run import inside_task
 
 # A tape of a hundred thousand operations holds about a million containers; the collector's stock 700 makes it walk
@@ -256,21 +256,30 @@ def _is_child_of_a_nanny() -> bool:
 
 
 def run_calmly(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run one task in a calm process: the wrapper of tasks that leave for another process."""
+    """Run one task in a calm process: the wrapper of values and pullbacks that leave for another process."""
     with calm_process, inside_task:
-        try:
-            return func(*args, **kwargs)
-        except Exception as error:
-            say_where(error)
+        return run_elsewhere(func, *args, **kwargs)
+
+
+def run_elsewhere(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Run one task so that its error arrives in the process that waits for it."""
+    try:
+        return func(*args, **kwargs)
+    except Exception as error:
+        found = as_it_travels(error)
+        if found is error:
             raise
+    raise found  # outside, where what it stands for is not its context, which would travel along
 
 
 def calmed(graph: dict[Key, Any]) -> dict[Key, Any]:
-    """Return the graph with every value and pullback task wrapped in `run_calmly`."""
-    heavy = (VALUE_RANK, PULLBACK_RANK)
-    return {
-        key: Task(key, run_calmly, node.func, *node.args, **node.kwargs)
-        if type(node) is Task and isinstance(key, tuple) and rank_of(key) in heavy
-        else node
-        for key, node in graph.items()
-    }
+    """Return the graph with its tasks wrapped as those that leave: values and pullbacks, and what places rows."""
+    return {key: _calmed(key, node) if type(node) is Task else node for key, node in graph.items()}
+
+
+def _calmed(key: Key, node: Task) -> Task:
+    if not isinstance(key, tuple):
+        return node
+    if rank_of(key) in (VALUE_RANK, PULLBACK_RANK):
+        return Task(key, run_calmly, node.func, *node.args, **node.kwargs)
+    return Task(key, run_elsewhere, node.func, *node.args, **node.kwargs) if role_of(key) == Role.SHARD else node

@@ -197,7 +197,7 @@ class ClusterRun(Run):
     def _error_of(self, future: Any, result: Any) -> BaseException:
         """Return what to raise for a future that has no result."""
         error = result[1] if isinstance(result, tuple) and len(result) == 3 else result
-        if type(error).__name__ == "KilledWorker":
+        if type(error).__name__ == "KilledWorker" and not hasattr(error, "__notes__"):  # not one of a task's own
             self._site.fit(self._users.workers)
             self._site.refuse_unseen(error.last_worker.address)
             n_deaths = error.allowed_failures + 1

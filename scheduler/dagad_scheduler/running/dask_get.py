@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from dagad_scheduler.failures import Standin
 from dagad_scheduler.private import DataNode
 from dagad_scheduler.process import calmed
 from dagad_scheduler.roles import Key
@@ -24,7 +25,17 @@ class ForeignRun(Run):
         """Compute everything; a Dask ``get`` can't be left early, so `timeout` has no effect."""
         del timeout
         wanted = [*self._keys, *self._keep]
-        for key, result in zip(wanted, self._get(self._graph, wanted), strict=True):
+        try:
+            results = self._get(self._graph, wanted)
+        except Standin as found:  # it has run the task in this process
+            error = found.error
+        else:
+            self._report(wanted, results)
+            return
+        raise error
+
+    def _report(self, wanted: list[Key], results: Sequence[Any]) -> None:
+        for key, result in zip(wanted, results, strict=True):
             if key in self._keep:
                 self.kept[key] = result
             else:

@@ -12,6 +12,7 @@ from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, Names, Role, r
 
 def _index_of(key: Key) -> int:
     index = key[1] if isinstance(key, tuple) and len(key) > 1 else 0
+    index = index[-1] if isinstance(index, tuple) and index else index
     return index if isinstance(index, int) else 0
 
 
@@ -59,13 +60,16 @@ def _readers(graph: dict[Key, Any]) -> dict[Key, list[Key]]:
 
 
 def anchored(graph: dict[Key, Any]) -> dict[Key, Any]:
-    """Return the graph with every value depending on something, so that it may have a home; see `ClusterRun`."""
+    """Return the graph with values, and what loads rows, depending on something, so that they may have a home.
+
+    See `ClusterRun`.
+    """
     roots = [
         node
         for key, node in graph.items()
         if type(node) is Task
         and not node.dependencies
-        and role_of(key) in (Role.VALUE, Role.VALUE_AND_GRAD, Role.PULLBACK)
+        and role_of(key) in (Role.VALUE, Role.VALUE_AND_GRAD, Role.PULLBACK, Role.SHARD)
     ]
     # Rows of one chunk; what all chunks need goes wherever it is needed.
     rows = [key for key, node in graph.items() if type(node) is DataNode and _is_of_one_chunk(key)]
