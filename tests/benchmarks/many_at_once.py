@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import autograd
+import autograd.numpy as anp
 import dask
 import numpy as np
 from distributed import Client, LocalCluster
@@ -28,20 +32,57 @@ def chunk(rows: Any, theta: Any) -> Any:
     return np.sum(np.tanh(rows @ theta) ** 2)
 
 
+def by_hand(thetas: Any, rows: Sequence[Any]) -> list[Any]:
+    """Return value and gradient of each member, summed over some chunks, by autograd alone."""
+
+    def cost(theta: Any, some: Any) -> Any:
+        return anp.sum(anp.tanh(some @ theta) ** 2)
+
+    of_chunk = autograd.value_and_grad(cost)
+    found = [[of_chunk(theta, some) for some in rows] for theta in thetas]
+    return [(sum(value for value, _ in each), sum(gradient for _, gradient in each)) for each in found]
+
+
+def handler(place: Any, rows: Any, thetas: Any) -> Callable[[], Any] | None:
+    """Return what one task of Dask's on each worker does for all members at once; rows stay there."""
+    if place == "threads":
+        return None
+    chunks = np.split(rows, N_CHUNKS)
+    workers = list(place.scheduler_info(n_workers=-1)["workers"])
+    each = N_CHUNKS // len(workers)
+    own = [
+        place.scatter([chunks[number * each : (number + 1) * each]], workers=[where])[0]
+        for number, where in enumerate(workers)
+    ]
+
+    def run() -> Any:
+        tasks = [place.submit(by_hand, thetas, part, pure=False) for part in own]
+        parts = zip(*place.gather(tasks), strict=True)
+        return [(sum(value for value, _ in some), sum(gradient for _, gradient in some)) for some in parts]
+
+    return run
+
+
 def bits(tree: Any) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in pytree.flatten(tree)[0]]
 
 
 def members(place: Any, n_rows: int, n_members: int, rounds: int) -> str:
     """Compare a `vmap` with a loop of as many evaluations."""
-    data = dagad.shard(RNG.standard_normal((n_rows * N_CHUNKS, N_PARAMETERS)), grainsize=n_rows, scheduler=place)
+    whole = RNG.standard_normal((n_rows * N_CHUNKS, N_PARAMETERS))
+    data = dagad.shard(whole, grainsize=n_rows, scheduler=place)
     alone = dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, data, theta))
     together, thetas = dagad.vmap(alone), RNG.standard_normal((n_members, N_PARAMETERS)) / 10
     for _ in range(4):  # both are hot then
         found, expected = together(thetas), [alone(theta) for theta in thetas]
     assert bits(found) == bits([np.stack(column) for column in zip(*expected, strict=True)])
     sides = {"loop": lambda: [alone(theta) for theta in thetas], "vmap": lambda: together(thetas)}
+    hand = handler(place, whole, thetas)
+    if hand is not None:
+        np.testing.assert_allclose([value for value, _ in hand()], found[0])
+        sides["by hand"] = hand
     seconds = shortest(sides, rounds, time.perf_counter)
+    beside = f", by hand {seconds['by hand'] / seconds['loop']:.2f}" if hand is not None else ""
     ratio = seconds["vmap"] / seconds["loop"]
     rows = RNG.standard_normal((n_rows, N_PARAMETERS))
     one = dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, rows, theta, grainsize=n_rows, scheduler="sync"))
@@ -49,7 +90,7 @@ def members(place: Any, n_rows: int, n_members: int, rounds: int) -> str:
     each = min(shortest({"": lambda: one(thetas[0])}, 50, time.perf_counter).values())
     return (
         f"{n_members} members, {N_CHUNKS} chunks of {n_rows} rows (about {each * 1e3:.2f} ms each): loop "
-        f"{seconds['loop'] * 1e3:.1f} ms, vmap {seconds['vmap'] * 1e3:.1f} ms, ratio {ratio:.2f}"
+        f"{seconds['loop'] * 1e3:.1f} ms, vmap {seconds['vmap'] * 1e3:.1f} ms, ratio {ratio:.2f}{beside}"
     )
 
 
@@ -61,17 +102,43 @@ def stepping(x: Any) -> Any:
     return np.sum(np.reshape(state, (64, -1)), axis=1)
 
 
+TWO_THREADS = ThreadPoolExecutor(2)
 BASIS = 0.1 * RNG.standard_normal((64, 19968))
 
 
+def half(name: str, number: int, x: Any) -> Any:
+    """Return half of the Jacobian, by one thread: what two would take side by side that know nothing of each other."""
+    some = slice(32 * number, 32 * number + 32)
+    if name == "jacrev":
+        return dagad.jacrev(lambda x: stepping(x)[some])(x)
+    unit = np.eye(64)[:, some]
+    return dagad.jacfwd(lambda along: stepping(x + unit @ along))(np.zeros(32))
+
+
+def bare(name: str, place: Any, x: Any) -> Callable[[], Any]:
+    """Return what computes both halves at once, by two threads or by two of Dask's own tasks."""
+    if place == "threads":
+        return lambda: list(TWO_THREADS.map(half, [name] * 2, range(2), [x] * 2))
+    workers = list(place.scheduler_info(n_workers=-1)["workers"])
+    tasks = lambda: [  # noqa: E731  # as it is sent anew
+        place.submit(half, name, number, x, pure=False, workers=[where]) for number, where in enumerate(workers)
+    ]
+    return lambda: place.gather(tasks())
+
+
 def directions(mode: Any, place: Any, rounds: int) -> str:
-    """Compare directions side by side with one after the other."""
+    """Compare directions side by side with one after the other, and with two halves that nobody coordinates."""
     x = RNG.standard_normal(64)
-    alone, beside = mode(stepping), mode(stepping, scheduler=place)
+    alone, beside, halves = mode(stepping), mode(stepping, scheduler=place), bare(mode.__name__, place, x)
     assert bits(alone(x)) == bits(beside(x))
-    seconds = shortest({"alone": lambda: alone(x), "beside": lambda: beside(x)}, rounds, time.perf_counter)
-    ratio = seconds["alone"] / seconds["beside"]
-    return f"{mode.__name__} of 64 inputs, 40 steps of 20,000 numbers: {seconds['alone']:.2f} s, {ratio:.2f} times"
+    np.testing.assert_allclose(np.concatenate(halves(), axis=int(mode is dagad.jacfwd)), alone(x), atol=1e-9)
+    sides = {"alone": lambda: alone(x), "beside": lambda: beside(x), "halves": halves}
+    seconds = shortest(sides, rounds, time.perf_counter)
+    return (
+        f"{mode.__name__} of 64 inputs, 40 steps of 20,000 numbers: {seconds['alone']:.2f} s, "
+        f"{seconds['alone'] / seconds['beside']:.2f} times; by two halves that nobody coordinates "
+        f"{seconds['alone'] / seconds['halves']:.2f} times"
+    )
 
 
 def samples(client: Client, rounds: int) -> str:
@@ -115,6 +182,7 @@ def main() -> None:
             for mode in (dagad.jacfwd, dagad.jacrev):
                 print(f"{name}: {directions(mode, place, max(options.rounds // 2, 1))}", flush=True)
         print(f"processes: {samples(client, options.rounds)}")
+    TWO_THREADS.shutdown()
 
 
 if __name__ == "__main__":
