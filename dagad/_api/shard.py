@@ -6,15 +6,18 @@ import itertools
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from dask.base import is_dask_collection
+from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
 from dagad._config import setting
 from dagad._errors import DagadError, PlanError, StructureError, add_note_once
-from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph
+from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph, with_those_of_tasks
+from dagad._graphs.layers import Annotations, annotations_of
 from dagad._sources.base import Graph, Key, cut
 from dagad._sources.collections import graph_of, loaders_of, read_blocks, without_labels
 from dagad._sources.columns import READERS, Sliced, read_sliced
@@ -101,9 +104,18 @@ def shard(data: Tree, grainsize: int | str = "auto", scheduler: AnyScheduler = N
         refs = [TaskRef(by_chunk[chunk.number]) for _, by_chunk in blocks]
         graph[key] = Task(key, placed, part, not place.remote, TaskRef(anchor), chunk.stop - chunk.start, *refs)
     _refuse_persisted(graph, place)
-    return Shards(
-        plan, place, keys, run_graph(place, graph, (), ignore, keep=keys).kept, HOME, None, columns.row_kinds()
-    )
+    with with_those_of_tasks(_annotations(pytree.flatten(data, is_leaf=pytree.is_list)[0])):
+        kept = run_graph(place, graph, (), ignore, keep=keys).kept
+    return Shards(plan, place, keys, kept, HOME, None, columns.row_kinds())
+
+
+def _annotations(leaves: Iterable[Any]) -> dict[Key, Annotations]:
+    """Return what the tasks of those leaves were annotated with that are Dask collections."""
+    found = dict[Key, Annotations]()
+    for leaf in leaves:
+        graph = leaf.__dask_graph__() if is_dask_collection(leaf) else None
+        found |= annotations_of(graph) if isinstance(graph, HighLevelGraph) else {}
+    return found
 
 
 def _refuse_shards(data: Tree) -> None:
@@ -148,11 +160,13 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
         graph.update(graph_of(each))
     sources = [names.about(loader.key)("shard", ("loaded", number)) for number, loader in enumerate(loaders)]
     counts = [names("getitem", ("length", number)) for number in range(len(loaders))]
-    graph = _loading(graph, loaders, sources)
+    graph, annotations = _loading(graph, loaders, sources), _annotations(loaders)
+    annotations |= {key: annotations.get(loader.key, {}) for key, loader in zip(sources, loaders, strict=True)}
     for number, (key, source) in enumerate(zip(counts, sources, strict=True)):
         graph[key] = Task(key, length, TaskRef(source), number)
     _refuse_persisted(graph, place)
-    pieces = run_graph(place, graph, counts, lengths.__setitem__, keep=sources).kept
+    with with_those_of_tasks(annotations):
+        pieces = run_graph(place, graph, counts, lengths.__setitem__, keep=sources).kept
     chunks = [
         (number, start, min(start + (size or lengths[count]), lengths[count]))
         for number, count in enumerate(counts)
@@ -163,9 +177,16 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
         key: Task(key, cut_out, TaskRef(sources[number]), number, start, stop, not place.remote)
         for key, (number, start, stop) in zip(keys, chunks, strict=True)
     }
-    kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
+    stay = {key: _where(annotations[sources[number]]) for key, (number, _, _) in zip(keys, chunks, strict=True)}
+    with with_those_of_tasks(stay):
+        kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
     bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
     return Shards(plan_of(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
+
+
+def _where(annotations: Annotations) -> Annotations:
+    """Return what annotations say of workers, where rows that were loaded there are to stay."""
+    return {kind: annotations[kind] for kind in ("workers", "allow_other_workers") if kind in annotations}
 
 
 def _loading(graph: Graph, loaders: Sequence[Any], keys: Sequence[Key]) -> Graph:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask import get_annotations  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
+from dask import (  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
+    annotate,
+    get_annotations,
+)
 
 from dagad_scheduler.roles import Key, function_of, group_of, role_of
 
@@ -86,6 +90,40 @@ class _Spans:
             found = {"name": (*self._users["name"], *tags), "ids": (*self._users["ids"], *list(ids)[1:])}
             self._found[group] = found
         return self._found[group]
+
+
+# What counts of the annotations of single tasks, and what stands for none.
+_NONE: dict[str, Any] = {"workers": (), "allow_other_workers": False, "resources": {}, "retries": 0, "priority": 0}
+
+
+class _OfTasks:
+    """Annotations of one kind by key: those of single tasks, and what is said around for all others."""
+
+    def __init__(self, own: dict[Key, Any], around: object) -> None:
+        self._own, self._around = own, around
+
+    def __call__(self, key: Key) -> Any:
+        if key in self._own:
+            return self._own[key]
+        return self._around(key) if callable(self._around) else self._around
+
+    def __repr__(self) -> str:
+        return " or ".join(sorted({repr(one) for one in self._own.values()}))
+
+
+def with_those_of_tasks(annotations: Mapping[Key, Mapping[str, Any]]) -> contextlib.AbstractContextManager[None]:
+    """Return what puts annotations of single tasks into force, before those that are."""
+    around = get_annotations()
+    kinds = {kind for own in annotations.values() for kind in own if kind in _NONE}
+    if "workers" in kinds:  # else homes would set them free
+        kinds.add("allow_other_workers")
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        says = "workers" if kind == "allow_other_workers" else kind
+        own = {key: each.get(kind, _NONE[kind]) for key, each in annotations.items() if kind in each or says in each}
+        found[kind] = _OfTasks(own, around.get(kind, _NONE[kind]))
+    held: contextlib.AbstractContextManager[None] = annotate(**found)
+    return held
 
 
 def annotated() -> Annotated:

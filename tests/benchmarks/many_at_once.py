@@ -112,7 +112,11 @@ def half(name: str, number: int, x: Any) -> Any:
     if name == "jacrev":
         return dagad.jacrev(lambda x: stepping(x)[some])(x)
     unit = np.eye(64)[:, some]
-    return dagad.jacfwd(lambda along: stepping(x + unit @ along))(np.zeros(32))
+
+    def moved(along: Any) -> Any:
+        return stepping(x + unit @ along)
+
+    return dagad.jacfwd(moved)(np.zeros(32))
 
 
 def bare(name: str, place: Any, x: Any) -> Callable[[], Any]:

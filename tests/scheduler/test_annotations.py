@@ -7,11 +7,20 @@ from typing import Any
 
 import autograd.numpy as anp
 import dask
+import dask.array as da
+import numpy as np
 import pytest
+from dask.delayed import delayed
 from distributed import Client, get_worker
 
 import dagad
-from dagad_scheduler.annotations import Annotated
+from dagad._sources.lineage import At, made_rows
+from dagad._sources.plan import Chunk
+from dagad_scheduler.annotations import Annotated, with_those_of_tasks
+from dagad_scheduler.private import DataNode, Task, TaskRef
+from dagad_scheduler.process import calmed
+from dagad_scheduler.roles import Names, Role
+from dagad_scheduler.running.placement import homes_of
 from support.clusters import a_worker
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
@@ -125,3 +134,64 @@ def test_annotations_of_workers_are_read_as_dask_reads_them() -> None:
     assert "workers" not in Annotated({"resources": {"GPU": 1}}).with_ours(int, homes)
     assert Annotated({"retries": 2}).with_ours(int, homes)["workers"] is homes
     assert str(Annotated({"workers": ["a"], "retries": 2})) == "`dask.annotate(workers=['a'])`"
+
+
+# Annotations of single tasks, whose rows become Shards
+
+
+def address_here(number: int) -> list[str]:
+    return [f"{number} {get_worker().address}"] * 2
+
+
+def block_here(block: Any) -> Any:
+    return np.full_like(block, port(get_worker().address))
+
+
+def test_loaders_run_and_rows_stay_where_each_loader_is_annotated(client: Client) -> None:
+    where = addresses(client)
+    wanted = [where[number] for number in (1, 0, 0, 1, 1, 1)]
+    loaders = []
+    for number, address in enumerate(wanted):
+        with annotate(workers=[address], retries=1):
+            loaders.append(delayed(address_here, pure=False)(number))
+    for grainsize in ("auto", 1):
+        shards = dagad.shard(loaders, grainsize=grainsize, scheduler=client)
+        assert shards.gather()[::2] == [f"{number} {address}" for number, address in enumerate(wanted)]
+        assert holders(client, shards) == set(where)
+        held = client.who_has(list(shards.kept.values()))
+        chunks = 1 if grainsize == "auto" else 2
+        assert [held[key] for key in shards.keys] == [(address,) for address in wanted for _ in range(chunks)]
+    with annotate(workers=where[:1]):  # of those that say nothing themselves
+        some = dagad.shard([loaders[0], delayed(address_here)(9)], scheduler=client)
+    assert some.gather()[::2] == [f"0 {where[1]}", f"9 {where[0]}"]
+    assert dagad.shard(loaders[:1], scheduler=client).n_rows == 2
+
+
+def test_blocks_of_an_array_are_computed_where_they_are_annotated(client: Client) -> None:
+    for address in addresses(client):
+        with annotate(workers=[address]):
+            blocks = da.ones((8, 2), chunks=(2, 2)).map_blocks(block_here, meta=np.ones((0, 0)))
+        assert np.unique(dagad.shard({"x": blocks + 0.0}, scheduler=client).gather()["x"]).tolist() == [port(address)]
+
+
+def test_annotations_of_single_tasks_go_before_those_in_force() -> None:
+    own: dict[str, dict[str, Any]] = {"a": {"workers": ["x"]}, "b": {"resources": {"GPU": 1}}, "c": {}}
+    with annotate(workers=lambda key: [key], allow_other_workers=True, retries=3), with_those_of_tasks(own):
+        found = dask.get_annotations()  # type: ignore[attr-defined]  # as above
+        said = {kind: [value(key) for key in "abc"] for kind, value in found.items() if callable(value)}
+    assert said == {
+        "workers": [["x"], ["b"], ["c"]],
+        "allow_other_workers": [False, True, True],
+        "resources": [{}, {"GPU": 1}, {}],
+    }
+    assert found["retries"] == 3
+    with with_those_of_tasks({"a": {}}):
+        assert dask.get_annotations() == {}  # type: ignore[attr-defined]  # as above
+
+
+def test_a_home_is_found_behind_the_function_of_a_task_that_leaves() -> None:
+    """Rows that a call has left on a worker are looked for there first."""
+    key = Names("t")(Role.SHARD, 0)
+    graph = {"x": DataNode("x", 1.0), key: Task(key, made_rows, At(Chunk(0, 0, 1), "b"), ["rows", 0], [], TaskRef("x"))}
+    for one in (graph, calmed(graph)):
+        assert homes_of(one, ["a", "b", "c"], ())(key) == ["b"]

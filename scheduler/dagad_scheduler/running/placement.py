@@ -32,8 +32,9 @@ def homes_of(graph: dict[Key, Any], workers: list[str], kept: Collection[Key]) -
     for key in bound:  # what it is to find may have been left on one of them
         if role_of(key) != Role.SHARD:  # a task of ours: what users pass to theirs is not to be asked
             continue
-        wanted = getattr(next(iter(getattr(graph[key], "args", ())), None), "home", "")
-        if isinstance(wanted, str) and wanted in workers:
+        args = getattr(graph[key], "args", ())[:2]  # the first may be the function itself; see `calmed`
+        wanted = next((arg.home for arg in args if isinstance(getattr(arg, "home", None), str)), "")
+        if wanted in workers:
             homes[key] = [wanted]
     for key in pullbacks:  # where its value is, be there pullbacks of all values or of some
         homes[key] = next((homes[needed] for needed in graph[key].dependencies if needed in homes), [])
