@@ -124,10 +124,12 @@ def bare(name: str, place: Any, x: Any) -> Callable[[], Any]:
     if place == "threads":
         return lambda: list(TWO_THREADS.map(half, [name] * 2, range(2), [x] * 2))
     workers = list(place.scheduler_info(n_workers=-1)["workers"])
-    tasks = lambda: [  # noqa: E731  # as it is sent anew
-        place.submit(half, name, number, x, pure=False, workers=[where]) for number, where in enumerate(workers)
-    ]
-    return lambda: place.gather(tasks())
+
+    def both() -> Any:
+        sent = [place.submit(half, name, number, x, pure=False, workers=[at]) for number, at in enumerate(workers)]
+        return place.gather(sent)
+
+    return both
 
 
 def directions(mode: Any, place: Any, rounds: int) -> str:
