@@ -386,7 +386,7 @@ def test_a_name_that_another_function_means_in_a_module_is_in_a_digest(monkeypat
     assert digest(chunk) != before
 
 
-def test_what_functions_of_a_package_name_is_the_packages_and_no_state_of_what_holds_them() -> None:
+def test_names_in_functions_of_a_package_are_no_state_of_what_holds_these() -> None:
     """Here it would be what holds patches, and how many traces there are."""
 
     def square(p: Any) -> Any:
