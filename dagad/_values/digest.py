@@ -23,6 +23,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorT
 from typing import Any
 
 import numpy as np
+from dask.base import is_dask_collection
 
 from dagad._errors import PortabilityError
 from dagad._values.canonical import is_frozen, library_of
@@ -280,8 +281,9 @@ class _Writer:
             self._named(part)
             return
         library = library_of(part)
-        if library == "xarray" and hasattr(type(part), "__dask_tokenize__"):
-            self.take(part.__dask_tokenize__())  # attributes and caches that nobody has asked for are not there yet
+        # Attributes and caches that nobody has asked for are not there yet. Of a graph it says the name, not the arrays.
+        if library == "xarray" and hasattr(type(part), "__dask_tokenize__") and not is_dask_collection(part):
+            self.take(part.__dask_tokenize__())
             return
         if library == "pandas":
             part = _unread(part)

@@ -357,7 +357,7 @@ def test_a_cotangent_of_another_shape_is_no_cause_of_itself_in_any_mode() -> Non
         assert len(causes(caught.value)) < CAUSES
 
 
-def test_a_mistake_in_what_a_pullback_returns_is_told_as_such_in_second_derivatives_too() -> None:
+def test_a_mistake_in_what_a_pullback_returns_is_named_in_second_derivatives_too() -> None:
     rules: list[tuple[Any, str]] = [
         (lambda seed: seed, "one cotangent for each of 2 arguments.*; it returned a float64"),
         (lambda seed: (None, None), "^An explicit pullback returned None for an argument that is being differentiated"),
