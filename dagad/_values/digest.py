@@ -281,7 +281,7 @@ class _Writer:
             self._named(part)
             return
         library = library_of(part)
-        # Attributes and caches that nobody has asked for are not there yet. Of a graph it says the name, not the arrays.
+        # Attributes and caches that nobody asked for are not there yet; of a graph it says the name, not what is in it.
         if library == "xarray" and hasattr(type(part), "__dask_tokenize__") and not is_dask_collection(part):
             self.take(part.__dask_tokenize__())
             return
