@@ -100,8 +100,22 @@ def add_note_to_others(error: BaseException, note: str) -> None:
 
 def add_note_once(error: BaseException, note: str) -> None:
     """Add a note unless the error has one of ours from an inner chunk or an earlier try."""
+    _end_causes(error)
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
+
+
+def _end_causes(error: BaseException) -> None:
+    """Take an error out of its own causes, where ``raise error from error`` has put it.
+
+    Dask follows the causes to their end before an error leaves a worker, and would never arrive.
+    """
+    one, seen = error, {id(error)}
+    while one.__cause__ is not None and id(one.__cause__) not in seen:
+        one = one.__cause__
+        seen.add(id(one))
+    if one.__cause__ is not None:
+        one.__cause__ = None
 
 
 for _error in [found for found in vars().values() if isinstance(found, type)]:

@@ -2,7 +2,8 @@
 
 Threads of this process share a program and its tape. In another process each group runs the program anew, and records
 it once. Every direction is computed by itself, so groups don't show in the bits; but jax compiles
-a function of as many directions as there are, and groups of others may differ from it in the last bits.
+a function of as many directions as there are, and groups of others may differ from it in the last bits; and solvers of
+differential equations choose steps for all tangents that they are given, so groups differ within the tolerances.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 from dagad._engines.autograd import AutogradEngine
 from dagad._engines.elsewhere import refuse_derivatives
 from dagad._engines.engine_call import EngineCall
-from dagad._engines.explicit_rules import OwnPullback, checked_pair, transposed
+from dagad._engines.explicit_rules import OwnPullback, checked_pair, read_only_view, transposed
 from dagad._errors import ArgumentsError, ClosureError
 from dagad._tracebacks import public
 from dagad._tracing.embedded import Trace, in_one_node, innermost
@@ -71,7 +71,7 @@ class ExplicitEngine:
             leaves = list(map(traceable, leaves))
         if not hasattr(fun, "run"):
             return _AUTOGRAD.linearize(fun, leaves)
-        pair = fun.run(leaves)
+        pair = fun.run(list(map(read_only_view, leaves)))
         # To find the name costs as much as a chunk.
         good = type(pair) is tuple and len(pair) == 2 and callable(pair[1])
         value, pullback = pair if good else checked_pair(pair, fun.name)

@@ -19,7 +19,7 @@ from dagad._tracing import equalities
 from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves, refuse_count
 from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
-from dagad._types import Array, Cotangent, Cotangents, Leaf, Value
+from dagad._types import Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
 from dagad._values.work_arrays import IN_A_CALL, is_own
 from dagad._words import described
@@ -61,6 +61,8 @@ class OwnPullback:
             return self._pulled(self._pullback, cotangents)
         except _OF_TRACED as error:
             self._pull_plain(cotangents)  # what fails there too is the user's own, and is raised as it is
+            if isinstance(error, StructureError):
+                raise  # not from itself: Dask follows the causes of an error to their end
             raise _leaves_numpy(error, self._fun.name) from error
 
     def _pull_plain(self, cotangents: Sequence[Any]) -> None:
@@ -68,12 +70,12 @@ class OwnPullback:
         pullback = self._pullback
         if self._values is not None:
             pullback = checked_pair(self._fun.run([_plain(leaf) for leaf in self._leaves]), self._fun.name)[1]
-        pullback(self._fun.merge([_plain(part) for part in cotangents]))
+        self._pulled(pullback, list(map(_plain, cotangents)))
 
     def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
         given = cotangents
         if len(given) != 1 or type(given[0]) is np.ndarray:  # it is a number, nearly always
-            given = [_read_only(part) if type(part) is np.ndarray else part for part in cotangents]
+            given = list(map(read_only_view, cotangents))
         return _checked(self._fun.extract(pullback(self._fun.merge(given))), self._leaves)
 
     def nbytes(self) -> int:
@@ -81,9 +83,11 @@ class OwnPullback:
         return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
 
 
-def _read_only(cotangent: Array) -> Any:
-    """Return a cotangent that can't be written to: it is the other chunks' too, and the caller's."""
-    seen = cotangent.view()
+def read_only_view(leaf: Leaf) -> Any:
+    """Return what can't be written to, for an argument or a cotangent: other chunks have it too, and the caller."""
+    if type(leaf) is not np.ndarray:
+        return leaf
+    seen = leaf.view()
     seen.flags.writeable = False
     return seen
 
@@ -186,8 +190,6 @@ def _is_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Seque
 
 def _leaves_numpy(error: Exception, name: str) -> Exception:
     """Return what to say where a pullback can't be traced."""
-    if isinstance(error, StructureError):
-        return error
     return NotDifferentiableError(
         f"A derivative of the pullback of `{name}` was asked for, which is marked explicit: forward mode is its "
         f"transpose, a second derivative is its derivative. It leaves numpy: {explained(error)} Write the pullback "

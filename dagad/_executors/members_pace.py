@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import Any
 
 WARM = 2  # calls of each way before they are compared: the first one of a function is slower than those that follow
 LATEST = 5  # calls of each way that are remembered
@@ -36,6 +37,8 @@ class Pace:
     >>> found
     [True, True, False, False, False, False]
     """
+
+    travels_empty = True  # times are of one process, and no state of a function that holds them
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,6 +70,9 @@ class Pace:
             if n_members == self._n_members:
                 self._seconds[is_together].append(seconds)
                 self._is_remote = self._is_remote or is_remote
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pace, ()
 
     def parted(self, n_members: int) -> None:
         """Remember that members can't run together: each time they would wait for locks, until somebody looks."""

@@ -114,7 +114,7 @@ class Snapshot:
             yield from function.constants()
         for column in self._job.sliced.columns:
             if column.placed is None:
-                yield getattr(column, "array", column)
+                yield from column.read_from
 
     def change(self, number: int, now: CurrentState) -> ClosureError | None:
         """Return what refuses the job of a member, if something is not what it was; None if all is."""

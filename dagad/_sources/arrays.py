@@ -26,6 +26,10 @@ class ArraySource(Source):
     leaf: int | None
     row_kind: Hashable = None
 
+    @property
+    def read_from(self) -> tuple[Any, ...]:
+        return (self.array,)
+
     def piece(self, chunk: Chunk) -> Piece:
         return GAP if self.leaf is not None else Constant(cut(self.array, slice(chunk.start, chunk.stop)))
 

@@ -68,6 +68,11 @@ class Source(Protocol):
     def row_kind(self) -> Hashable:
         return None
 
+    @property
+    def read_from(self) -> tuple[Any, ...]:
+        """What they are read from, which others may change; not what was found out by reading it."""
+        return (self,)
+
     def piece(self, chunk: Chunk) -> Piece:
         """Return what a chunk's task is given of them."""
 

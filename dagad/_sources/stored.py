@@ -25,6 +25,10 @@ class StoredSource(Source):
     plan: AnyPlan | None
     row_kind: Hashable = None
 
+    @property
+    def read_from(self) -> tuple[Any, ...]:
+        return (self.array,)
+
     def piece(self, chunk: Chunk) -> Piece:
         return Made(rows_read, self.array, chunk.start, chunk.stop)
 

@@ -65,6 +65,11 @@ class Table(Source, Mapping[str, Any]):
             f"`rows[name]`, or make a matrix: {_matrix(list(self._columns))}."
         )
 
+    @property
+    def read_from(self) -> tuple[Any, ...]:
+        """The table of some library, or the arrays; and which rows of it."""
+        return getattr(self._columns, "read_from", self._columns), self._rows.start, self._rows.stop
+
     def piece(self, chunk: Chunk) -> Piece:
         start = self._rows.start
         return Constant(Table(self._columns, self.n_rows, slice(start + chunk.start, start + chunk.stop)))
@@ -142,6 +147,11 @@ class Frame(Mapping[str, Any]):
 
     def __init__(self, frame: Any) -> None:
         self._frame, self._names, self._read = frame, frame.columns, dict[str, Any]()
+
+    @property
+    def read_from(self) -> Any:
+        """The table itself."""
+        return self._frame.to_native()
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._read:

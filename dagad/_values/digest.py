@@ -23,9 +23,10 @@ from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorT
 from typing import Any
 
 import numpy as np
+from dask.base import is_dask_collection
 
 from dagad._errors import PortabilityError
-from dagad._values.canonical import is_frozen
+from dagad._values.canonical import is_frozen, library_of
 from dagad._values.contents import attributes_of
 from dagad._values.homes import (
     has_own_name,
@@ -181,7 +182,7 @@ class _Writer:
             self._class(part)
         elif isinstance(part, _BUILT_IN):
             self._named(part)
-        elif is_whole(cls) or (self._here and not is_of_a_package(part)) or _is_set(cls):
+        elif is_whole(cls) or (self._here and not _is_told_by_pickle(part)) or _is_set(cls):
             self._opened(part, kind)
             if kind is INSTANCE:
                 self._in_c(part)
@@ -242,7 +243,9 @@ class _Writer:
             copied = getattr(getattr(function, "__wrapped__", None), "__dict__", {})  # by `functools.wraps`
             own = vars(function)
             self._opened(function, FUNCTION, {id(own[name]) for name in own if copied.get(name, self) is own[name]})
-            for name, part in FUNCTION.named(function, used):
+            # What a package's own functions hold is the user's, and what they name is the package's.
+            is_packages = is_installed(function.__globals__.get("__name__"))
+            for name, part in () if is_packages else FUNCTION.named(function, used):
                 if name in function.__globals__ or is_own_module(part):
                     self._say("global", name)
                     self.reach(part, used)
@@ -269,7 +272,7 @@ class _Writer:
                         self._say(self._alone(value))
             self._all("bases", len(cls.__bases__), CLASS.parts(cls))
 
-    def _instance(self, part: object) -> None:
+    def _instance(self, part: Any) -> None:
         """Add an object by what it is made of again: as pickle would."""
         if isinstance(part, Portable):  # without packing it
             self._all("portable", 2, (type(part), part.state()))
@@ -277,6 +280,13 @@ class _Writer:
         if is_of_a_package(part):
             self._named(part)
             return
+        library = library_of(part)
+        # Attributes and caches that nobody asked for are not there yet; of a graph it says the name, not what is in it.
+        if library == "xarray" and hasattr(type(part), "__dask_tokenize__") and not is_dask_collection(part):
+            self.take(part.__dask_tokenize__())
+            return
+        if library == "pandas":
+            part = _unread(part)
         reduce = copyreg.dispatch_table.get(type(part))  # of a compiled regular expression, say
         try:
             reduced: Any = part.__reduce_ex__(2) if reduce is None else reduce(part)
@@ -302,6 +312,23 @@ _MEMBERS: tuple[Any, ...] = (
     *(*CODE, *_PLAIN, float, tuple, list, dict, set, frozenset, type, functools.partial, np.ndarray, np.generic),
 )
 _OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+
+
+def _is_told_by_pickle(part: object) -> bool:
+    """Return whether what pickle takes of an object is all that counts.
+
+    What belongs to a package goes by its name. Tables and their columns also hold what was found out about them when
+    somebody read them, and others what is of this process alone.
+    """
+    cls = type(part)
+    if is_of_a_package(part) or getattr(cls, "travels_empty", False):
+        return True
+    return not isinstance(part, np.ndarray) and library_of(part) is not None and is_installed(cls.__module__)
+
+
+def _unread(part: Any) -> Any:
+    """Return an array of pandas' as it is before anybody has read it: its pickle has what was found out then."""
+    return part.view() if isinstance(part, sys.modules["pandas"].api.extensions.ExtensionArray) else part
 
 
 def _is_set(cls: type) -> bool:

@@ -71,9 +71,12 @@ def by_prefix(prefix: Tree, tree: Tree) -> list[Any]:
         If it is no prefix of the tree.
     """
     try:
-        return optree.broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=NAMESPACE)
+        spread = optree.tree_broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=NAMESPACE)
     except TypeError as error:
         raise ValueError(str(error)) from None
+    # In the order of the tree: an `OrderedDict` has that in which it was filled, and goes with any dict of its keys.
+    found: list[Any] = flatten_with_none(tree)[1].flatten_up_to(spread)
+    return found
 
 
 def paths(tree: Tree, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from dagad._types import Args, Array, Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._from_scipy import LinearOperator, optimize, sparse
-from dagad.interop._parameters import Parameters
+from dagad.interop._parameters import Parameters, is_same_point
 
 TAKERS = ("cobyla", "cobyqa", "slsqp", "trust-constr")  # the methods that take constraints
 VALUES_ONLY = ("cobyla", "cobyqa")  # of these
@@ -169,7 +169,7 @@ class FlatConstraint:
 
     def value(self, x: Array) -> Any:
         """Return the values at a vector, an array with one axis. No pullback runs."""
-        if self._last is None or not np.array_equal(self._last[0], x):
+        if self._last is None or not is_same_point(self._last[0], x):
             pullback = None
             if self._n_values == 1 and self.jac == self.jacobian:  # the derivative goes on from here
                 found, pullback = vjp(self._of_tree, self._parameters.tree(x))

@@ -15,7 +15,7 @@ from dagad._errors import ArgumentsError
 from dagad._tracebacks import public
 from dagad._types import Args, Array, Tree
 from dagad._words import described, name_of
-from dagad.interop._parameters import Parameters, number
+from dagad.interop._parameters import Parameters, is_same_point, number
 
 
 class FlatFunction:
@@ -114,7 +114,7 @@ class FlatFunction:
 
     def _at(self, x: Array) -> Any:
         last = self._last
-        return last if last is not None and np.array_equal(last[0], x) else None
+        return last if last is not None and is_same_point(last[0], x) else None
 
 
 def with_args(fun: Callable[..., Any], args: Args) -> Callable[[Any], Any]:

@@ -81,6 +81,11 @@ def columns_of(jacobian: Tree, n_rows: int, sizes: Iterable[int]) -> Any:
     return np.concatenate(parts, axis=1, dtype=float)
 
 
+def is_same_point(one: Array, other: Array) -> bool:
+    """Return whether two vectors are the same for every function of them: by the signs of zeros, too."""
+    return bool(np.array_equal(one, other) and np.array_equal(np.signbit(one), np.signbit(other)))
+
+
 def number(value: Value) -> float:
     """Return one number, which may come as an array, as Python's own."""
     return float(np.asarray(value).item())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dask.base import compute as dask_compute
 from dask.delayed import delayed
 
 import dagad
+from dagad._values.digest import digest
 
 compute: Any = dask_compute  # Dask has few types
 ROWS = np.arange(1.0, 7.0)
@@ -38,7 +40,13 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "hessian": lambda local: dagad.hessian(local),
     "jvp": lambda local: lambda t: dagad.jvp(local, t, t)[1],
     "hvp": lambda local: lambda t: dagad.hvp(local, t, t),
+    "vmap": lambda local: lambda t: dagad.vmap(local)(np.stack([t, 2.0 * t])),
+    "vmap of grad": lambda local: functools.partial(_of_two, dagad.vmap(dagad.grad(local))),
 }
+
+
+def _of_two(members: Any, t: Any) -> Any:
+    return members(np.stack([t, 2.0 * t]))
 
 
 def transformed(name: str) -> Any:
@@ -93,3 +101,23 @@ def test_an_evaluation_and_a_pullback_say_that_they_stay() -> None:
             dumps(evaluation)
     with pytest.raises(dagad.PortabilityError, match=r"The pullback of `pair` can't be sent.*`dagad\.grad`"):
         cloudpickle.dumps(pullback)
+
+
+def test_a_chunk_function_takes_members_along_and_is_the_same_whatever_they_have_run(cluster: Any) -> None:
+    """Members count how long their calls took, which is no state of a function that holds them."""
+    squares = dagad.vmap(lambda row: np.sin(row) ** 2)
+
+    def chunk(rows: Any, t: Any) -> Any:
+        return np.sum(squares(rows * t[0])) * t[1]
+
+    def made(**options: Any) -> Any:
+        return dagad.vjp(lambda t: dagad.reduce_sum(chunk, ROWS, t, grainsize=2, **options), AT)
+
+    expected = made(scheduler="sync")[1](1.0)[0]
+    _, pullback = made(scheduler="sync", policy=dagad.extend.Recompute())
+    before = digest(chunk, here=True)
+    squares(ROWS)
+    assert digest(chunk, here=True) == before
+    assert_same(pullback(1.0)[0], expected)
+    assert_same(made(scheduler=cluster)[1](1.0)[0], expected)
+    assert_same(dagad.jacfwd(squares, scheduler=cluster)(ROWS), dagad.jacfwd(squares)(ROWS))

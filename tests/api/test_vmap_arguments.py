@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -124,3 +126,13 @@ def test_members_may_write_into_arguments_of_other_kinds(what: str) -> None:
     data = make()
     assert dagad.vmap(fun)(data).tolist() == [7.0, 7.0]
     assert np.asarray(data).tolist() == np.asarray(make()).tolist()
+
+
+def test_axes_of_a_dict_go_by_its_keys_whatever_their_order() -> None:
+    """Which axis of two is whose: a square array has both."""
+    square = np.arange(4.0).reshape(2, 2)
+    kinds: list[Any] = [dict, OrderedDict, lambda items: defaultdict(int, items)]
+    for axes, data in itertools.product(kinds, kinds):
+        p = data([("b", (square, 3.0)), ("a", square), ("c", None)])
+        found = dagad.vmap(lambda p: (p["a"], p["b"][0]), (axes([("a", 1), ("c", None), ("b", (0, None))]),))(p)
+        assert (found[0].tolist(), found[1].tolist()) == (square.T.tolist(), square.tolist())

@@ -330,6 +330,63 @@ def test_cotangents_of_another_kind_are_refused_in_words(take: Any, name: str) -
             take(loss)(0.7)
 
 
+CAUSES = 10  # more than any error has here
+
+
+def causes(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and len(found) < CAUSES:
+        found.append(error)
+        error = error.__cause__
+    return found
+
+
+def test_a_cotangent_of_another_shape_is_no_cause_of_itself_in_any_mode() -> None:
+    """Dask follows causes to their end before an error leaves a worker, which would never come."""
+    wrong = explicit(lambda rows, t: (np.sum(rows) * np.sum(t), lambda seed: (None, seed * np.ones(2))))
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(wrong, ROWS, t, grainsize=4, scheduler="sync")
+
+    at = np.ones(3)
+    modes: list[Any] = [dagad.grad, dagad.jacrev, dagad.jacfwd, dagad.hessian]
+    modes += [lambda loss: lambda t: dagad.jvp(loss, (t,), (t,)), lambda loss: lambda t: dagad.hvp(loss, (t,), (t,))]
+    for mode in modes:
+        with pytest.raises(dagad.StructureError, match=r"has the shape \(2,\), where \(3,\) is needed") as caught:
+            mode(loss)(at)
+        assert len(causes(caught.value)) < CAUSES
+
+
+def test_a_mistake_in_what_a_pullback_returns_is_named_in_second_derivatives_too() -> None:
+    rules: list[tuple[Any, str]] = [
+        (lambda seed: seed, "one cotangent for each of 2 arguments.*; it returned a float64"),
+        (lambda seed: (None, None), "^An explicit pullback returned None for an argument that is being differentiated"),
+        (lambda seed: (None, seed, seed), "one cotangent for each of 2 arguments.*; it returned 3"),
+    ]
+    for rule, text in rules:
+        wrong = explicit(lambda rows, t, rule=rule: (np.sum(rows) * t, rule))
+        for mode in (dagad.grad, dagad.jacfwd, dagad.hessian):
+            with pytest.raises(dagad.DagadError, match=text):
+                mode(lambda t, fun=wrong: dagad.reduce_sum(fun, ROWS, t, grainsize=4, scheduler="sync"))(0.7)
+
+
+def test_an_explicit_function_cannot_write_into_its_arguments() -> None:
+    """They are the caller's, and those of all other chunks."""
+
+    def spoiling(rows: Any, t: Any) -> Any:
+        t[0] += 1.0
+        return np.sum(rows) * np.sum(t), lambda seed: (None, seed * np.sum(rows) * np.ones(2))
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(explicit(spoiling), ROWS, t, grainsize=4, scheduler="sync")
+
+    for mode in (lambda t: loss(t), dagad.grad(loss), dagad.jacfwd(loss), lambda t: dagad.vjp(loss, t)):
+        at = np.ones(2)
+        with pytest.raises(ValueError, match="read-only"):
+            mode(at)
+        assert at.tolist() == [1.0, 1.0]
+
+
 def turned(rows: Any, t: Any) -> Any:
     return np.sum(rows) * np.exp(1j * t), lambda seed: (None, np.real(seed * 1j * np.exp(1j * t)) * np.sum(rows))
 

@@ -159,3 +159,25 @@ def test_in_place_work_on_a_copy_is_allowed(scheduler: Any) -> None:
         return theta * np.sum(mine)
 
     assert grad(work, scheduler=scheduler) == 30.0
+
+
+def test_an_error_that_is_its_own_cause_arrives_from_everywhere(scheduler: Any) -> None:
+    """Dask follows causes to their end before an error leaves a worker."""
+
+    def loops(rows: Any, t: Any) -> Any:
+        try:
+            raise KeyError("mine")
+        except KeyError as error:
+            raise error from error
+
+    def circles(rows: Any, t: Any) -> Any:
+        first, second = KeyError("mine"), KeyError("other")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+
+    for fun in (loops, circles):
+        for mode in (dagad.grad, dagad.jacfwd):
+            with pytest.raises(KeyError, match="mine") as caught:
+                mode(lambda t, fun=fun: dagad.reduce_sum(fun, np.arange(4.0), t, grainsize=2, scheduler=scheduler))(1.0)
+            found = caught.value
+            assert found.__cause__ is None or found.__cause__.__cause__ is None

@@ -141,6 +141,11 @@ def test_a_gradient_that_somebody_writes_into_is_not_remembered_so() -> None:
             slope *= -1.0
 
 
+def test_the_point_that_is_remembered_is_another_by_the_sign_of_a_zero() -> None:
+    flat = FlatFunction(lambda x: np.arctan2(x, -1.0), 0.0)
+    assert (flat.value(np.array([0.0])), flat.value(np.array([-0.0]))) == (np.pi, -np.pi)
+
+
 def test_a_callback_gets_pytrees() -> None:
     seen = []
 
