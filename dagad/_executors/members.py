@@ -179,6 +179,7 @@ class Meeting:
     `_of_several`    what has failed of several members together
     `_lock`          held while one of these changes
     `_process`       what is set for the process where nobody has set it for himself
+    `_is_changed`    whether who asked last had set it otherwise
     `is_remote`      whether something has run in other processes
     `is_one_by_one`  whether nobody waits for others any more
     ===============  ==================================================================================================
@@ -190,7 +191,8 @@ class Meeting:
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
         self._of_several: BaseException | None = None
-        self.is_remote, self._settings, self._process = False, Settings(), ProcessState()
+        self.is_remote, self._settings = False, Settings()
+        self._process, self._is_changed = ProcessState(), False
         line = users_line()
         self._members = [Member(number, act, self, line) for number, act in enumerate(acts)]
 
@@ -253,6 +255,8 @@ class Meeting:
 
     def _take_turns(self, turns: Sequence[tuple[Member, Any]]) -> None:
         """Let members go on, one after the other, each until it waits or is over."""
+        if self._process.is_changed():
+            self._process.note()  # by one who is over, so that it stays so
         self._turns.extend(turns)
         self.pass_on(None)
         before: list[Stack] | None = None
@@ -298,12 +302,16 @@ class Meeting:
 
     def goes_one_by_one(self) -> bool:
         """Return whether the one who runs waits for nobody: but one that has failed ends all."""
-        return not self._has_failed and (self.is_one_by_one or self._process.is_changed())
+        if self._has_failed or self.is_one_by_one:
+            return not self._has_failed
+        self._is_changed = self._process.is_changed()
+        return self._is_changed
 
     def pass_on(self, member: Member | None) -> None:
         """Let the next one go on, as a member waits or is over, and no other runs."""
-        if member is not None and member.is_over and self._process.is_changed():
+        if member is not None and member.is_over and self._is_changed:
             self._process.note()  # it stays so
+            self._is_changed = False
         with self._lock:  # or somebody might begin whom the caller, interrupted, has just given up
             if self._is_over:
                 return
