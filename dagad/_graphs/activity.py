@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
-from dagad_scheduler.roles import role_of
+from dagad_scheduler.roles import Names, role_of
 
 Key = Any
 Graph = Mapping[Key, GraphNode]
@@ -66,7 +66,7 @@ def is_ours(key: Key) -> bool:
 
 INSIDE = "dagad-inside"  # (INSIDE, the task that held it, where, its own key): keys inside of tasks repeat
 PLAIN = "plain"  # the first part of the number of what `forget` has rewritten, before its key
-SAME = "same"  # of what `unfused` has found, before its own key
+SAME = "same"  # of what `unfused` has found, and of an alias in a derivative, before its own key
 
 
 def own_key(key: Key) -> Key:
@@ -83,6 +83,15 @@ def own_key(key: Key) -> Key:
         else:
             break
     return key
+
+
+def alias_name(key: Key, target: Key, names: Names, index: object) -> Key | None:
+    """Return the key of an alias of the user's in a derivative; None for others, in whose place their target stands.
+
+    A derivative by the alias is another one than that by its target, which others may read too.
+    """
+    own = own_key(key)
+    return None if is_ours(own) or own == own_key(target) else names.about(own)("input", (SAME, own, index))
 
 
 def is_copy(node: GraphNode) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from dagad._graphs.activity import INSIDE, Graph, Key, is_copy, is_ours, own_key, references, substituted
+from dagad._graphs.activity import INSIDE, Graph, Key, is_copy, is_ours, own_key, references, substituted, topological
 from dagad._types import AnyNode
 from dagad_scheduler.private import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 
@@ -23,7 +23,8 @@ def laid_open(graph: Graph, keys: Iterable[Key], wrt: Collection[Key]) -> dict[K
     Those of `wrt` matter, and dagad's own. Dask gives equal keys to equal values only, so what is found twice is the
     same.
     """
-    opening, work, seen = _Opening(_under_own_keys(graph, wrt), wrt), list(keys), set[Key]()
+    work, seen = list(keys), set[Key]()
+    opening = _Opening(_under_own_keys(graph, work, wrt), wrt)
     if not any(map(opening.holds, graph.values())):
         return opening.graph
     while work:
@@ -49,11 +50,17 @@ def standing_in(node: GraphNode) -> Iterator[tuple[Key, GraphNode]]:
         yield from standing_in(part)
 
 
-def _under_own_keys(graph: Graph, wrt: Collection[Key]) -> Graph:
+def _under_own_keys(graph: Graph, keys: Iterable[Key], wrt: Collection[Key]) -> Graph:
     """Return the graph with nodes of `wrt` that an earlier derivative has renamed under their own keys."""
     moved = {key: own for key in graph if (own := own_key(key)) != key and own in wrt}
-    own = {new: substituted(graph[old], {}, new) for old, new in moved.items() if new not in graph}
-    return {**graph, **own, **{old: Alias(old, new) for old, new in moved.items()}} if moved else graph
+    if not moved:
+        return graph
+    found: dict[Key, GraphNode] = {}
+    # The first of several: a later one waits for what has read the first, where a schedule has run it again.
+    for old in (*topological(graph, keys), *moved):
+        if old in moved and moved[old] not in graph:
+            found.setdefault(moved[old], substituted(graph[old], {}, moved[old]))
+    return {**graph, **found, **{old: Alias(old, new) for old, new in moved.items()}}
 
 
 class _Opening:

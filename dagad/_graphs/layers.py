@@ -39,6 +39,11 @@ def annotations_of(graph: HighLevelGraph) -> dict[Key, Annotations]:
     return found
 
 
+def without_mark(own: Annotations) -> Annotations:
+    """Return what a task is annotated with in a derivative, where time goes both ways: it belongs to no step."""
+    return {kind: value for kind, value in own.items() if kind != MARK}
+
+
 def inherited(
     keys: Iterable[Key], origins: Mapping[Any, Key], annotations: Mapping[Key, Annotations]
 ) -> dict[Key, Annotations]:
@@ -50,8 +55,7 @@ def inherited(
         if annotations and (role := role_of(key)) in _WITH_TASK:
             # A part of a task's result has the number of the task inside its own.
             number = key[1][1] if isinstance(key[1], tuple) else key[1]
-            own |= annotations.get(origins.get(number), {})
-            own.pop(MARK, None)  # time goes the other way there
+            own = without_mark(own | annotations.get(origins.get(number), {}))
             if role is Role.GETITEM:
                 own.pop("resources", None)  # it takes a result apart, and would wait in line for nothing
         if own:

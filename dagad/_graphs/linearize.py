@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagad._graphs.activity import Graph, Key, Order, active, topological
+from dagad._graphs.activity import Graph, Key, Order, active, alias_name, topological
 from dagad._graphs.linearization import value_and_pullback, value_of_task, value_part
 from dagad._graphs.sum_trees import Span, add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
@@ -66,7 +66,7 @@ def linearize(
         # A graph that was built under these very names keeps its numbers: they are those of the chunks.
         index = key[1] if isinstance(key, tuple) and key[0] in own else place
         if isinstance(node, Alias) or is_sum(node):
-            _keep_linear(result, key, node, inputs, called("sum", index))
+            _keep_linear(result, key, node, inputs, names, index)
         elif isinstance(node, Task):
             _record(result, key, inputs, called("value", index), as_recordable(node, inputs, engine), policy)
             result.numbers[index] = key
@@ -94,12 +94,16 @@ def inputs_of(node: GraphNode, carrying: Sequence[Key]) -> tuple[Key, ...]:
     return tuple(arg.key for arg in node.args if isinstance(arg, TaskRef) and arg.key in known)
 
 
-def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Tree, name: Key) -> None:
+def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Tree, names: Names, index: object) -> None:
     here = result.values
     if isinstance(node, Alias):
-        result.values[key] = here.get(node.target, node.target)
+        here[key] = here.get(node.target, node.target)
+        if name := alias_name(key, node.target, names, index):
+            result.graph[name] = Alias(name, here[key])
+            here[key] = name
     else:
         assert isinstance(node, Task)
+        name = names.about(key)("sum", index)
         refs = [TaskRef(here.get(arg.key, arg.key)) for arg in node.args]
         result.graph[name] = Task(name, add_up, *refs)
         result.values[key] = name

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 
 from dagad._engines.registry import own_engine
 from dagad._graphs.activity import Graph, Key, Order
-from dagad._graphs.layers import MARK, Annotations
+from dagad._graphs.layers import Annotations, without_mark
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import is_sum
 from dagad._types import Function
@@ -98,7 +98,7 @@ class _Loaders:
 
     def _told(self, key: Key) -> Annotations:
         """Return what a task is annotated with, beside the step of a schedule, which is of no account here."""
-        return {kind: own for kind, own in self._annotations.get(key, {}).items() if kind != MARK}
+        return without_mark(self._annotations.get(key, {}))
 
     def _is_repeatable(self, key: Key) -> bool:
         return self._n_readers[key] <= MOST_READERS and _is_repeatable(self._graph[key])

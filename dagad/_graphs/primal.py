@@ -16,7 +16,7 @@ from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget
-from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
+from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited, without_mark
 from dagad._graphs.loaders import with_loaders_inside
 from dagad._graphs.unfused import hidden, unfused
 from dagad._types import AnyEngine, AnyNode
@@ -135,7 +135,7 @@ class Primal:
         def annotations(keys: Iterable[Key]) -> dict[Key, Annotations]:
             known = self.nodes.keys() | self.others.keys()
             found = inherited([key for key in keys if key not in known], numbers, self.annotations)
-            return found | {key: own for key, own in self.annotations.items() if key in known}
+            return found | {key: without_mark(own) for key, own in self.annotations.items() if key in known}
 
         return annotations
 

@@ -78,7 +78,12 @@ def unfused(graph: Graph, wrt: Collection[Key], names: Names) -> dict[Key, Graph
             count += 1
             opening = _Opening(Names(f"{names.token}-{count}"), wrt)
             result[key] = opening.open(node)
-            new = {own: part for own, part in opening.nodes.items() if own not in result}
+            # An alias under such a name leads to the task that it was fused into.
+            new = {
+                own: part
+                for own, part in opening.nodes.items()
+                if own not in result or (isinstance(result[own], Alias) and not isinstance(part, Alias))
+            }
             result |= new
             work += new
     return result
@@ -141,6 +146,8 @@ class _Opening:
         inside = laid_open({name: substituted(task, {}, name)}, [name], self._wrt)
         inside = self._without_linearizations(inside, "inside")[0]
         whole = substituted(inside.pop(name), {}, task.key)
+        if isinstance(whole, Alias) and whole.target == task.key:  # the last of what is fused has the name of all
+            whole = inside.pop(task.key)
         self.nodes |= inside
         # It may be another name of what it held.
         return function.on(whole, set(renamed.values())) if isinstance(whole, Task) else whole

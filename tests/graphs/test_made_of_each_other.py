@@ -13,6 +13,7 @@ from dask.base import compute as dask_compute
 from dask.delayed import delayed
 
 import dagad
+from dagad.extend import Revolve, Segment
 
 compute: Any = dask_compute  # Dask has few types
 AT = np.random.default_rng(0).standard_normal((6, 4))
@@ -98,3 +99,49 @@ def test_persisted_arrays_are_constants(scheduler: Any) -> None:
     held: Any = (x**2).persist(**where(scheduler))
     found = compute(dagad.gradient((held * x).sum(), x), **where(scheduler))[0]
     np.testing.assert_allclose(found, AT**2)
+
+
+def by_blocks(x: Any) -> Any:
+    """Return an array of the blocks of another one, by way of Delayed, of which Dask makes other tasks."""
+    rows = [[da.from_delayed(part, (3, 2), float) for part in row] for row in x.to_delayed().tolist()]
+    return da.block(rows)
+
+
+# Blocks of these are in part or all of them other names of blocks of the array, or of those that it is made of.
+NAMED: dict[str, Any] = {
+    **MADE,
+    "sums so far": lambda x: (da if hasattr(x, "chunks") else anp).cumsum(x, axis=0),
+    "padded": lambda x: da.pad(x, 1) if hasattr(x, "chunks") else anp.pad(x, 1, "constant"),
+    "some entries": lambda x: x[x > 0.0] if hasattr(x, "chunks") else x[AT > 0.0],
+    "blocks": lambda x: x.blocks[0] if hasattr(x, "chunks") else x[:3],
+    "by blocks": lambda x: by_blocks(x) if hasattr(x, "chunks") else x,
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("policy", [None, Segment(1), Revolve(2)], ids=["keep", "segment", "revolve"])
+def test_higher_derivatives_in_arrays_made_of_another_are_whole(policy: Any) -> None:
+    for name, make in NAMED.items():
+        x = da.from_array(AT, chunks=(3, 2))
+        a, plain = make(x), make(AT)
+        slope, of_x = dagad.gradient((a**3).sum() + (x**2).sum(), [a, x], policy=policy)
+        second = dagad.gradient((slope**2).sum(), [a, x], policy=policy)
+        third = dagad.gradient((second[0] * a).sum(), a, policy=policy)
+        both = dagad.gradient((of_x * x).sum(), a)  # the derivative of a stays
+        moved = dagad.gradient((dagad.jvp(a * 1.0, x, AT)[0] ** 2).sum(), a)
+        value = dagad.gradient((dagad.jvp(a, x, AT)[0] ** 2).sum(), a)
+        along = autograd.grad(lambda x, make=make: anp.sum(9.0 * make(x) ** 4))(AT)
+        stays = 6.0 * plain * dagad.jvp(make, AT, AT)[1]
+        right = [36.0 * plain**3, along, 144.0 * plain**3, stays, 2.0 * plain, 2.0 * plain]
+        found = compute([*second, third, both, moved, value], scheduler="sync")[0]
+        for number, (part, expected) in enumerate(zip(found, right, strict=True)):
+            np.testing.assert_allclose(part, expected, rtol=1e-10, atol=1e-10, err_msg=f"{name}, {number}")
+
+
+def test_second_derivatives_in_arrays_made_of_another_are_these_on_each_scheduler(scheduler: Any) -> None:
+    x = da.from_array(AT, chunks=(3, 2))
+    padded = da.pad(x, 1)
+    slope = dagad.gradient((padded**3).sum(), x)
+    found = compute(dagad.gradient((slope**2).sum(), [padded, x]), **where(scheduler))[0]
+    np.testing.assert_allclose(found[0], np.pad(36.0 * AT**3, 1), rtol=1e-12)
+    np.testing.assert_allclose(found[1], 36.0 * AT**3, rtol=1e-12)

@@ -444,6 +444,17 @@ def test_a_gradient_of_a_marked_gradient_is_right() -> None:
     assert bits(found[:1]) == bits(found[1:])
 
 
+def test_no_task_of_a_gradient_of_a_marked_graph_is_marked() -> None:
+    x, leaves = delayed(START), []
+    for step in range(4):
+        with annotate(dagad_step=step, retries=2):
+            leaves.append(delayed(np.array)(START))  # made in its step
+            x = delayed(np.multiply)(delayed(np.sin)(x), leaves[-1])
+    slope = dagad.gradient(delayed(np.sum)(x), leaves)[0]
+    # One mark alone would put all tasks into one step, whose tapes a schedule would keep at the same time.
+    assert {tuple(own.items()) for own in told(slope).values() if own} == {(("retries", 2),)}
+
+
 # What does not fit
 
 

@@ -244,6 +244,25 @@ def test_blocks_that_dask_has_fused_without_their_keys_are_refused() -> None:
             dagad.gradient(y, a)
 
 
+def test_a_task_that_loads_what_it_needs_one_entry_of_is_differentiated_in() -> None:
+    x, data = da.from_array(A, chunks=2), da.from_array(B, chunks=2)
+    a = da.sin(x) * data[1]
+    slope = dagad.gradient((a**3).sum(), [a, x])[0]
+    onp.testing.assert_allclose(dagad.gradient((slope**2).sum(), a).compute(scheduler="sync"), 36.0 * a.compute() ** 3)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_array_that_dask_has_fused_for_its_delayed_blocks_is_differentiated_in(policy: str) -> None:
+    x = da.from_array(A, chunks=2)
+    a = da.cumsum(x, axis=0) * 0.5
+    blocks = zip(a.to_delayed(), [(2,), (1,)], strict=True)
+    b = da.concatenate([da.from_delayed(block, shape, float) for block, shape in blocks])
+    slope = dagad.gradient((b**3).sum(), x, policy=POLICIES[policy]())
+    second = dagad.gradient((slope * x).sum(), x, policy=POLICIES[policy]())
+    found = compute(a, dagad.gradient((second * x).sum(), a), scheduler="sync")
+    onp.testing.assert_allclose(found[1], 12.0 * found[0] ** 2)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("way", WAYS)
