@@ -55,7 +55,7 @@ class Standin(Exception):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(_words(error))
-        self.error = error
+        self.error, self.__cause__ = error, error.__cause__ if _travels(error.__cause__) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self.error)

@@ -103,6 +103,15 @@ def test_an_error_of_another_cluster_is_not_that_of_a_dead_worker(client: Client
     assert "value of chunk" in "".join(caught.value.__notes__)
 
 
+def test_an_error_that_holds_a_lock_brings_its_cause_from_a_cluster(client: Client) -> None:
+    def fails(rows: Any, t: Any) -> NoReturn:
+        raise HoldsALock from KeyError("reason")
+
+    with pytest.raises(HoldsALock) as caught:
+        dagad.reduce_sum(fails, np.arange(6.0), 2.0, grainsize=2, scheduler=client)
+    assert repr(caught.value.__cause__) == "KeyError('reason')"
+
+
 # Rows that can't travel
 
 
