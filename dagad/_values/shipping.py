@@ -363,12 +363,11 @@ class PortableResult(Portable):
         try:
             return super().__reduce_ex__(protocol)
         except PortabilityError as error:
-            refusal = pack_call(_refused, f"Rows of Shards were to move to another process. {error}")
-            return refusal.__reduce_ex__(protocol)
+            return pack_call(_refused, str(error)).__reduce_ex__(protocol)
 
 
-def _refused(what: str) -> NoReturn:
-    raise PortabilityError(what)
+def _refused(why: str) -> NoReturn:
+    raise PortabilityError(f"Rows of Shards were to move to another process. {why}")
 
 
 class _Recipe:
