@@ -16,7 +16,7 @@ from dask.sizeof import sizeof
 
 from dagad._config import setting
 from dagad._errors import DagadError, PlanError, StructureError, add_note_once
-from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph, with_those_of_tasks
+from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph, tasks_annotated
 from dagad._graphs.layers import Annotations, annotations_of
 from dagad._sources.base import Graph, Key, cut
 from dagad._sources.collections import graph_of, loaders_of, read_blocks, without_labels
@@ -104,16 +104,16 @@ def shard(data: Tree, grainsize: int | str = "auto", scheduler: AnyScheduler = N
         refs = [TaskRef(by_chunk[chunk.number]) for _, by_chunk in blocks]
         graph[key] = Task(key, placed, part, not place.remote, TaskRef(anchor), chunk.stop - chunk.start, *refs)
     _refuse_persisted(graph, place)
-    with with_those_of_tasks(_annotations(pytree.flatten(data, is_leaf=pytree.is_list)[0])):
+    leaves = pytree.flatten(data, is_leaf=pytree.is_list)[0]
+    with tasks_annotated(_annotations([leaf.__dask_graph__() for leaf in leaves if is_dask_collection(leaf)], place)):
         kept = run_graph(place, graph, (), ignore, keep=keys).kept
     return Shards(plan, place, keys, kept, HOME, None, columns.row_kinds())
 
 
-def _annotations(leaves: Iterable[Any]) -> dict[Key, Annotations]:
-    """Return what the tasks of those leaves were annotated with that are Dask collections."""
+def _annotations(graphs: Iterable[Any], place: Scheduler) -> dict[Key, Annotations]:
+    """Return what the tasks of graphs were annotated with; nothing in this process, where none of it counts."""
     found = dict[Key, Annotations]()
-    for leaf in leaves:
-        graph = leaf.__dask_graph__() if is_dask_collection(leaf) else None
+    for graph in graphs if place.remote else ():
         found |= annotations_of(graph) if isinstance(graph, HighLevelGraph) else {}
     return found
 
@@ -155,17 +155,17 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
     size = check_grainsize(grainsize, len(loaders))
     names, lengths = new_names(), dict[Key, int]()
     graph: Graph = {}
-    held = [loader.__dask_graph__() for loader in loaders]
-    for each in {id(one): one for one in held}.values():  # often one for all
+    held = {id(one): one for one in [loader.__dask_graph__() for loader in loaders]}  # often one for all
+    for each in held.values():
         graph.update(graph_of(each))
     sources = [names.about(loader.key)("shard", ("loaded", number)) for number, loader in enumerate(loaders)]
     counts = [names("getitem", ("length", number)) for number in range(len(loaders))]
-    graph, annotations = _loading(graph, loaders, sources), _annotations(loaders)
+    graph, annotations = _loading(graph, loaders, sources), _annotations(held.values(), place)
     annotations |= {key: annotations.get(loader.key, {}) for key, loader in zip(sources, loaders, strict=True)}
     for number, (key, source) in enumerate(zip(counts, sources, strict=True)):
         graph[key] = Task(key, length, TaskRef(source), number)
     _refuse_persisted(graph, place)
-    with with_those_of_tasks(annotations):
+    with tasks_annotated(annotations):
         pieces = run_graph(place, graph, counts, lengths.__setitem__, keep=sources).kept
     chunks = [
         (number, start, min(start + (size or lengths[count]), lengths[count]))
@@ -177,14 +177,14 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
         key: Task(key, cut_out, TaskRef(sources[number]), number, start, stop, not place.remote)
         for key, (number, start, stop) in zip(keys, chunks, strict=True)
     }
-    stay = {key: _where(annotations[sources[number]]) for key, (number, _, _) in zip(keys, chunks, strict=True)}
-    with with_those_of_tasks(stay):
+    stay = {key: _of_workers(annotations[sources[number]]) for key, (number, _, _) in zip(keys, chunks, strict=True)}
+    with tasks_annotated(stay):
         kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
     bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
     return Shards(plan_of(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
 
 
-def _where(annotations: Annotations) -> Annotations:
+def _of_workers(annotations: Annotations) -> Annotations:
     """Return what annotations say of workers, where rows that were loaded there are to stay."""
     return {kind: annotations[kind] for kind in ("workers", "allow_other_workers") if kind in annotations}
 

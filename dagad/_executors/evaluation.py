@@ -50,7 +50,7 @@ from dagad_scheduler import (
     resolve,
     role_of,
 )
-from dagad_scheduler.annotations import with_those_of_tasks as with_those_of_tasks
+from dagad_scheduler.annotations import tasks_annotated as tasks_annotated
 from dagad_scheduler.failures import say_where as say_where
 from dagad_scheduler.private import GraphNode
 from dagad_scheduler.process import calm_process as calm_process

@@ -85,13 +85,18 @@ def own_key(key: Key) -> Key:
     return key
 
 
-def alias_name(key: Key, target: Key, names: Names, index: object) -> Key | None:
-    """Return the key of an alias of the user's in a derivative; None for others, in whose place their target stands.
+def keep_alias(graph: dict[Key, GraphNode], node: Alias, at: Key, names: Names, index: object) -> Key:
+    """Return what stands for an alias in a derivative, whose target is at a key of its graph.
 
-    A derivative by the alias is another one than that by its target, which others may read too.
+    One of the user's stays, under a name of its own: a derivative by it is another one than that by its target, which
+    others may read too. In the place of others their target stands.
     """
-    own = own_key(key)
-    return None if is_ours(own) or own == own_key(target) else names.about(own)("input", (SAME, own, index))
+    own = own_key(node.key)
+    if is_ours(own) or own == own_key(node.target):
+        return at
+    name = names.about(own)("input", (SAME, own, index))
+    graph[name] = Alias(name, at)
+    return name
 
 
 def is_copy(node: GraphNode) -> bool:

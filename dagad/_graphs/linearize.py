@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagad._graphs.activity import Graph, Key, Order, active, alias_name, topological
+from dagad._graphs.activity import Graph, Key, Order, active, keep_alias, topological
 from dagad._graphs.linearization import value_and_pullback, value_of_task, value_part
 from dagad._graphs.sum_trees import Span, add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
@@ -97,10 +97,7 @@ def inputs_of(node: GraphNode, carrying: Sequence[Key]) -> tuple[Key, ...]:
 def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Tree, names: Names, index: object) -> None:
     here = result.values
     if isinstance(node, Alias):
-        here[key] = here.get(node.target, node.target)
-        if name := alias_name(key, node.target, names, index):
-            result.graph[name] = Alias(name, here[key])
-            here[key] = name
+        here[key] = keep_alias(result.graph, node, here.get(node.target, node.target), names, index)
     else:
         assert isinstance(node, Task)
         name = names.about(key)("sum", index)

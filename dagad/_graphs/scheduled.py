@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dagad._errors import PlanError
-from dagad._graphs.activity import Graph, Key, active, alias_name, topological
+from dagad._graphs.activity import Graph, Key, active, keep_alias, topological
 from dagad._graphs.layers import Annotations
 from dagad._graphs.linearization import Counters, value_and_pullback, value_part
 from dagad._graphs.linearize import Linearized, Step, counts_of, inputs_of, is_sum, tell_spans
@@ -192,7 +192,7 @@ class _Tasks:
         node, name = self._graph[key], None
         self._unread.pop(key, None)
         if isinstance(node, Alias):
-            self._stand_for(key, node.target)
+            self._stand_for(node)
         elif isinstance(node, Task) and not is_sum(node):
             name = self._ran(key, node, again, record)
         elif isinstance(node, Task) and not again:  # in a gradient that is differentiated again: it runs once
@@ -203,13 +203,11 @@ class _Tasks:
         if record:
             self.recorded[key] = name
 
-    def _stand_for(self, key: Key, target: Key) -> None:
+    def _stand_for(self, alias: Alias) -> None:
         """Let an alias of the primal stand where the latest value of its target is."""
-        at = self.latest[key] = self._newest(TaskRef(target)).key
-        if name := alias_name(key, target, self._names, len(self.made.graph)):
-            self.made.graph[name] = Alias(name, at)
-            self.latest[key] = name
-            self._behind.update({name} if at in self._behind else ())
+        graph, at = self.made.graph, self._newest(TaskRef(alias.target)).key
+        name = self.latest[alias.key] = keep_alias(graph, alias, at, self._names, len(graph))
+        self._behind.update({name} if at in self._behind else ())
 
     def _ran(self, key: Key, node: Task, again: bool, record: bool) -> Key:
         if key not in self._recordable:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagad._graphs.activity import Graph, Key, active, alias_name, topological
+from dagad._graphs.activity import Graph, Key, active, keep_alias, topological
 from dagad._graphs.linearization import cotangent_part
 from dagad._graphs.linearize import inputs_of
 from dagad._graphs.sum_trees import add_up
@@ -43,10 +43,8 @@ def tangent(
     for place, (key, inputs) in enumerate(active(order, moving).items()):
         node = made.graph.pop(key)
         if isinstance(node, Alias):
-            at = made.values[key] = made.values.get(node.target, TaskRef(node.target))
-            if name := alias_name(key, node.target, names, place):
-                made.graph[name] = Alias(name, at.key)
-                made.values[key] = TaskRef(name)
+            at = made.values.get(node.target, TaskRef(node.target)).key
+            made.values[key] = TaskRef(keep_alias(made.graph, node, at, names, place))
             _move(made, key, made.tangents[node.target], names, place)
             continue
         assert isinstance(node, Task)

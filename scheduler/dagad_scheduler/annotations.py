@@ -93,7 +93,7 @@ class _Spans:
 
 
 # What counts of the annotations of single tasks, and what stands for none.
-_NONE: dict[str, Any] = {"workers": (), "allow_other_workers": False, "resources": {}, "retries": 0, "priority": 0}
+_DEFAULTS: dict[str, Any] = {"workers": (), "allow_other_workers": False, "resources": {}, "retries": 0, "priority": 0}
 
 
 class _OfTasks:
@@ -111,17 +111,19 @@ class _OfTasks:
         return " or ".join(sorted({repr(one) for one in self._own.values()}))
 
 
-def with_those_of_tasks(annotations: Mapping[Key, Mapping[str, Any]]) -> contextlib.AbstractContextManager[None]:
+def tasks_annotated(annotations: Mapping[Key, Mapping[str, Any]]) -> contextlib.AbstractContextManager[None]:
     """Return what puts annotations of single tasks into force, before those that are."""
     around = get_annotations()
-    kinds = {kind for own in annotations.values() for kind in own if kind in _NONE}
+    kinds = {kind for own in annotations.values() for kind in own if kind in _DEFAULTS}
     if "workers" in kinds:  # else homes would set them free
         kinds.add("allow_other_workers")
     found: dict[str, Any] = {}
     for kind in kinds:
         says = "workers" if kind == "allow_other_workers" else kind
-        own = {key: each.get(kind, _NONE[kind]) for key, each in annotations.items() if kind in each or says in each}
-        found[kind] = _OfTasks(own, around.get(kind, _NONE[kind]))
+        own = {
+            key: each.get(kind, _DEFAULTS[kind]) for key, each in annotations.items() if kind in each or says in each
+        }
+        found[kind] = _OfTasks(own, around.get(kind, _DEFAULTS[kind]))
     held: contextlib.AbstractContextManager[None] = annotate(**found)
     return held
 

@@ -35,7 +35,7 @@ def say_where(error: Exception) -> None:
         log_one_line(logging.getLogger("distributed.worker"))
 
 
-def as_it_travels(error: Exception) -> Exception:
+def portable_error(error: Exception) -> Exception:
     """Return the error of a task as it is to leave for another process, with a note of where it was.
 
     It is the error itself where that can be pickled and unpickled. In the place of another, which holds a lock or a

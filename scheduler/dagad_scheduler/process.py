@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import dask
 import threadpoolctl
 
-from dagad_scheduler.failures import as_it_travels
+from dagad_scheduler.failures import portable_error
 from dagad_scheduler.private import Task
 from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, Role, rank_of, role_of
 from dagad_scheduler.run import inside_task
@@ -266,7 +266,7 @@ def run_elsewhere(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
     try:
         return func(*args, **kwargs)
     except Exception as error:
-        found = as_it_travels(error)
+        found = portable_error(error)
         if found is error:
             raise
     raise found  # outside, where what it stands for is not its context, which would travel along

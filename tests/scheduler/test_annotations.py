@@ -16,7 +16,7 @@ from distributed import Client, get_worker
 import dagad
 from dagad._sources.lineage import At, made_rows
 from dagad._sources.plan import Chunk
-from dagad_scheduler.annotations import Annotated, with_those_of_tasks
+from dagad_scheduler.annotations import Annotated, tasks_annotated
 from dagad_scheduler.private import DataNode, Task, TaskRef
 from dagad_scheduler.process import calmed
 from dagad_scheduler.roles import Names, Role
@@ -176,7 +176,7 @@ def test_blocks_of_an_array_are_computed_where_they_are_annotated(client: Client
 
 def test_annotations_of_single_tasks_go_before_those_in_force() -> None:
     own: dict[str, dict[str, Any]] = {"a": {"workers": ["x"]}, "b": {"resources": {"GPU": 1}}, "c": {}}
-    with annotate(workers=lambda key: [key], allow_other_workers=True, retries=3), with_those_of_tasks(own):
+    with annotate(workers=lambda key: [key], allow_other_workers=True, retries=3), tasks_annotated(own):
         found = dask.get_annotations()  # type: ignore[attr-defined]  # as above
         said = {kind: [value(key) for key in "abc"] for kind, value in found.items() if callable(value)}
     assert said == {
@@ -185,7 +185,7 @@ def test_annotations_of_single_tasks_go_before_those_in_force() -> None:
         "resources": [{}, {"GPU": 1}, {}],
     }
     assert found["retries"] == 3
-    with with_those_of_tasks({"a": {}}):
+    with tasks_annotated({"a": {}}):
         assert dask.get_annotations() == {}  # type: ignore[attr-defined]  # as above
 
 
