@@ -25,8 +25,8 @@ from dagad._types import Array, Axis, Function, Index, Tangents, Value
 from dagad._values import pytree
 
 FLOAT = np.dtype(float)
-_NUMBERS = frozenset({np.float64, float, int})
-_INDICES = frozenset({int, slice})
+NUMBERS = frozenset({np.float64, float, int})
+INDICES = frozenset({int, slice})
 
 
 def is_stack(tangents: Tangents) -> bool:
@@ -93,7 +93,7 @@ def _product(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
 
 def _power(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value
-    if dy is not None or type(y) not in _NUMBERS:
+    if dy is not None or type(y) not in NUMBERS:
         return None
     return dx * (y * x ** (y - 1 if y else 1.0))
 
@@ -146,6 +146,11 @@ def _is_others(fun: Function) -> bool:
     return primitive_jvps.get(fun) is not _STOCK[fun]
 
 
+def has_stock_rule(fun: Function) -> bool:
+    """Return whether an operation has the rule that is here: nobody has given another."""
+    return fun in _STOCK and not _is_others(fun)
+
+
 # Operations: the value and its stack, None where the usual way has to find them. A box has a value and a node
 
 
@@ -164,7 +169,7 @@ def of_two(
                 return None
         if other._trace > box._trace or not is_double(y):
             return None
-    elif kind not in _NUMBERS and not (kind is np.ndarray and y.dtype == FLOAT):
+    elif kind not in NUMBERS and not (kind is np.ndarray and y.dtype == FLOAT):
         return None
     if (type(dx) is not np.ndarray and not is_stack(dx)) or not is_double(x):
         return None
@@ -236,13 +241,13 @@ def entry_of(box: Array, where: Index) -> tuple[Any, Any] | None:
     """Return what stands at whole numbers and slices."""
     dx = box._node.g
     if type(dx) is list:
-        is_simple = type(where) in _INDICES or (type(where) is tuple and _INDICES.issuperset(map(type, where)))
+        is_simple = type(where) in INDICES or (type(where) is tuple and INDICES.issuperset(map(type, where)))
         return quick_tangents.entry_of(box, where) if is_simple else None
     if (type(dx) is not np.ndarray and not is_stack(dx)) or not is_double(box._value) or _is_others(_GETITEM):
         return None
-    if type(where) in _INDICES:
+    if type(where) in INDICES:
         return box._value[where], dx[:, where]
-    if type(where) is tuple and _INDICES.issuperset(map(type, where)):
+    if type(where) is tuple and INDICES.issuperset(map(type, where)):
         return box._value[where], dx[(slice(None), *where)]
     return None
 
@@ -260,7 +265,7 @@ def list_of_numbers(parts: Sequence[Any], kind: type[Any]) -> tuple[Any, Any, An
                 return None
             stacks[place], values[place] = stack, part._value
             is_any_traced = is_any_traced or type(stack) in pytree.TRACED or type(part._value) in pytree.TRACED
-        elif type(part) not in _NUMBERS:
+        elif type(part) not in NUMBERS:
             return None
     if is_any_traced:
         array = _ARRAY((), {}, *values)
@@ -318,7 +323,7 @@ def quickly_stacked(
         return _joined(args, stacks)
     where = args[1]
     parts = where if type(where) is tuple else (where,)
-    return first[(slice(None), *parts)] if _INDICES.issuperset(map(type, parts)) else None
+    return first[(slice(None), *parts)] if INDICES.issuperset(map(type, parts)) else None
 
 
 def _joined(args: Sequence[Any], stacks: dict[int, Any]) -> Any:

@@ -19,8 +19,9 @@ from dagad._values import pytree
 from dagad._values.canonical import snapshots
 from dagad._values.closures import hoist
 from dagad._words import described
-from dagad.solvers._equations import Field, Settings, Written, check_solved, is_implicit, is_kind_of, pattern_of, solved
+from dagad.solvers._equations import Field, Settings, Written, is_implicit, is_kind_of
 from dagad.solvers._given import Given, is_anything_traced, plain, refuse_traced_options, taken
+from dagad.solvers._integration import check_solved, pattern_of, solved
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
@@ -35,8 +36,17 @@ class _RightHandSide:
         self._call, self._is_vectorized, self._is_time_second = call, is_vectorized, is_time_second
         self.points: list[tuple[Any, Any]] = []
 
-    def __call__(self, params: Sequence[Any]) -> Field:
+    def written(self, params: Sequence[Any]) -> Field:
+        """Return the right-hand side for some parameters, as the user has written it."""
         fun, args = self._call.at(params)
+        if self._is_vectorized:
+            return lambda t, y: anp.ravel(array_of(fun(t, y[:, None], *args)))
+        if self._is_time_second:
+            return lambda t, y: fun(y, t, *args)
+        return lambda t, y: fun(t, y, *args)
+
+    def __call__(self, params: Sequence[Any]) -> Field:
+        written = self.written(params)
         points: list[tuple[Any, Any]] = []
         self.points, count, noted = points, 0, 1
 
@@ -46,9 +56,7 @@ class _RightHandSide:
             if count == noted:  # some, more and more seldom; copies, as LSODA writes all states into one array
                 noted *= 2
                 points.append((plain(t), np.array(plain(y))))
-            if self._is_vectorized:
-                return anp.ravel(array_of(fun(t, y[:, None], *args)))
-            return fun(y, t, *args) if self._is_time_second else fun(t, y, *args)
+            return written(t, y)
 
         return field
 

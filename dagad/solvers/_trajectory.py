@@ -21,7 +21,8 @@ from dagad._types import Array, Cotangent, Leaf, Tangents, Value
 from dagad._values import pytree
 from dagad._values.blocks import full
 from dagad.solvers._adjoint import pulled_through_time
-from dagad.solvers._equations import Equation, Extended, integrate
+from dagad.solvers._equations import Equation, Extended
+from dagad.solvers._integration import integrate
 
 Y0, T0, MOVING, PARAMS = range(4)  # where they stand among the leaves; the parameters are the rest
 

@@ -13,7 +13,7 @@ import scipy.sparse
 import dagad
 from dagad.solvers import odeint, quad, solve_ivp
 from dagad.solvers._adjoint import pulled_through_time
-from dagad.solvers._equations import solved
+from dagad.solvers._integration import solved
 
 TIGHT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10}
 

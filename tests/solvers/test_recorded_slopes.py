@@ -1,0 +1,219 @@
+"""Right-hand sides that are recorded: have they the tracer's bits, whatever the function decides, reads and keeps?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dagad
+from dagad._tracing import stacked_tangents
+from dagad.solvers import _equations, _recorded, odeint, solve_ivp
+
+THETA = np.array([0.7, 0.4, 1.3])
+TIMES = [0.3, 1.0, 2.5]
+Field = Callable[[Any, Any, Any], Any]
+
+
+def oscillator(t: Any, y: Any, p: Any) -> Any:
+    return [y[1], p[0] * (1.0 - y[0] ** 2) * y[1] - p[1] * y[0]]
+
+
+def forced(t: Any, y: Any, p: Any) -> Any:
+    return [y[1] + np.exp(-p[2] * t) * np.sin(2 * t), -p[0] * y[0] - np.interp(t, [0.0, 1.0, 3.0], [0.0, 1.0, 0.5]) / 3]
+
+
+def with_functions(t: Any, y: Any, p: Any) -> Any:
+    first, second = y
+    rate = np.tanh(first) + np.log(2.0 + second**2) - np.cos(p[0]) + np.log1p(p[1] ** 2) * np.sqrt(p[2])
+    return -rate * first / (1.0 + second / p[2]), 1 / (2.0 + np.square(first)) - np.negative(-second) * p[1]
+
+
+def decided_by_time(t: Any, y: Any, p: Any) -> Any:
+    rate = p[0] if t < 0.8 else p[1]
+    return [-rate * y[0], rate * y[0] - p[2] * y[1]]
+
+
+def decided_by_states(t: Any, y: Any, p: Any) -> Any:
+    flow = max(0.0, y[0] - 0.4) * p[0] if y[1] <= p[2] else p[1] * y[0]
+    return [-flow, flow - min(y[1], 0.5)]
+
+
+def parts_of_states(t: Any, y: Any, p: Any) -> Any:
+    a, b = y[:2]
+    total = a + b
+    total *= p[0]
+    total += 0.1
+    return [total - len(y) * a, p[-1] * y[-1] - y.size * a * p[1:][0]]
+
+
+def in_an_array(t: Any, y: Any, p: Any) -> Any:
+    return np.stack([-p[0] * y[0], p[1] * y[0] - p[2] * y[1]])
+
+
+def by_a_number(t: Any, y: Any, p: Any) -> Any:
+    return [-p[0] * y[0] * math.cos(t), p[1] * y[0]]
+
+
+def of_constants(t: Any, y: Any, p: Any) -> Any:
+    return [1.0, t]
+
+
+RECORDED = [oscillator, forced, with_functions, decided_by_time, decided_by_states, parts_of_states, of_constants]
+FOLLOWED = [in_an_array, by_a_number]
+
+
+def states(field: Field, theta: Any, method: str = "RK45", **options: Any) -> Any:
+    start = np.stack([theta[0] * 2.0, 0.1 + 0.0 * theta[1]])
+    found = solve_ivp(field, (0.0, 2.5), start, method, TIMES, args=(theta,), sensitivity="forward", **options)
+    return found.y
+
+
+def followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every call of a right-hand side followed by the tracer."""
+    monkeypatch.setattr(_equations, "MOST_STATES", 0)
+
+
+class Calls:
+    """How often the tracer has followed a right-hand side, and a program has given slopes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.followed = self.by_program = 0
+        stock, again = _recorded.RecordedSlopes._record, _recorded.RecordedSlopes._by_program
+
+        def record(slopes: Any, *args: Any) -> None:
+            self.followed += 1
+            stock(slopes, *args)
+
+        def counted(slopes: Any, *args: Any) -> Any:
+            found = again(slopes, *args)
+            self.by_program += found is not None
+            return found
+
+        monkeypatch.setattr(_recorded.RecordedSlopes, "_record", record)
+        monkeypatch.setattr(_recorded.RecordedSlopes, "_by_program", counted)
+
+
+@pytest.mark.each_value("each way of writing a right-hand side, by each method")
+@pytest.mark.parametrize("method", ["RK45", "DOP853", "Radau", "BDF", "LSODA"])
+@pytest.mark.parametrize("field", RECORDED + FOLLOWED)
+def test_recorded_slopes_have_the_bits_of_followed_ones(
+    field: Field, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gradient_and_jacobian() -> tuple[bytes, bytes]:
+        gradient = dagad.grad(lambda theta: np.sum(states(field, theta, method) ** 2))(THETA)
+        return gradient.tobytes(), dagad.jacfwd(lambda theta: states(field, theta, method))(THETA).tobytes()
+
+    found = gradient_and_jacobian()
+    followed(monkeypatch)
+    assert found == gradient_and_jacobian()
+
+
+@pytest.mark.parametrize("field", RECORDED)
+def test_a_right_hand_side_of_numbers_is_followed_where_it_decides_otherwise_only(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch)
+    dagad.jacfwd(lambda theta: states(field, theta))(THETA)
+    assert calls.followed < 8
+    assert calls.by_program > 5 * calls.followed
+
+
+@pytest.mark.parametrize("field", FOLLOWED)
+def test_right_hand_sides_that_can_not_be_recorded_are_followed(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch)
+    dagad.jacfwd(lambda theta: states(field, theta))(THETA)
+    assert calls.followed == 1
+    assert not calls.by_program
+
+
+def test_derivatives_are_those_of_the_branch_taken_where_branches_have_equal_values() -> None:
+    def left(rates: Any) -> Any:
+        found = solve_ivp(lambda t, y: [-(rates[0] if t < 1.0 else rates[1]) * y[0]], (0.0, 3.0), [1.0], max_step=0.05)
+        return found.y[0, -1]
+
+    rates = np.array([0.3, 0.3])
+    expected = -np.array([1.0, 2.0]) * np.exp(-0.3 * 3.0)
+    np.testing.assert_allclose(dagad.grad(left)(rates), expected, rtol=0.02)
+
+
+def test_a_right_hand_side_that_reads_what_it_changes_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+
+    def field(t: Any, y: Any, p: Any) -> Any:
+        seen.append(0.0)
+        return [-p[0] * y[0] * (1.0 if len(seen) < 300 else 1.0 + 1e-9), y[0]]
+
+    calls = Calls(monkeypatch)
+    dagad.jacfwd(lambda theta: states(field, theta, rtol=1e-10, atol=1e-10))(THETA)
+    assert calls.followed == 1
+    assert calls.by_program
+
+
+def test_a_right_hand_side_that_keeps_what_it_was_given_first_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def jacobian() -> Any:
+        kept: dict[str, Any] = {}
+
+        def field(t: Any, y: Any, p: Any) -> Any:
+            return [-p[0] * y[0], p[1] * kept.setdefault("first", y[0])]
+
+        return dagad.jacfwd(lambda theta: states(field, theta))(THETA)
+
+    calls = Calls(monkeypatch)
+    found = jacobian()
+    assert not calls.by_program
+    followed(monkeypatch)
+    assert found.tobytes() == jacobian().tobytes()
+
+
+def test_a_number_that_was_kept_is_refused_with_the_remedy() -> None:
+    recording = _recorded.Recording(1)
+    number = _recorded.Number(recording, "y0", 1.0, moves=True, varies=True)
+    recording.is_open = False
+    with pytest.raises(dagad.DagadError, match="Keep nothing between calls"):
+        number + 1.0
+
+
+def test_another_rule_of_an_operation_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch)
+    monkeypatch.setattr(stacked_tangents, "_is_others", lambda fun: True)
+    dagad.jacfwd(lambda theta: states(oscillator, theta))(THETA)
+    assert not calls.by_program
+
+
+def test_numbers_in_closures_and_objects_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rates:
+        def __init__(self, theta: Any) -> None:
+            self.up, self.down = theta[0], theta[1:]
+
+        def __call__(self, y: Any, t: Any) -> Any:
+            return [self.up - self.down[0] * y[0], self.down[1] * (y[0] - y[1])]
+
+    def rows(theta: Any) -> Any:
+        return odeint(Rates(theta), [0.1, 0.2], np.array(TIMES), sensitivity="forward")
+
+    calls = Calls(monkeypatch)
+    found = dagad.jacfwd(rows)(THETA)
+    assert calls.by_program > 10
+    followed(monkeypatch)
+    assert found.tobytes() == dagad.jacfwd(rows)(THETA).tobytes()
+    assert dagad.testing.taylor_rate(lambda theta: np.sum(rows(theta) ** 2), THETA) > 1.9
+
+
+def test_a_quotient_by_zero_is_met_by_the_tracer() -> None:
+    def field(t: Any, y: Any, p: Any) -> Any:
+        return [-p[0] * y[0], p[1] * y[0] / (y[1] - y[1] + (0.0 if t > 1.0 else 1.0))]
+
+    with pytest.raises(RuntimeWarning, match="divide by zero"):
+        dagad.jacfwd(lambda theta: states(field, theta))(THETA)
+
+
+def test_complex_states_are_followed() -> None:
+    def end(rate: Any) -> Any:
+        found = solve_ivp(lambda t, y: [1j * rate * y[0]], (0.0, 1.0), np.array([1.0 + 0.0j]), rtol=1e-9, atol=1e-9)
+        return np.real(found.y[0, -1])
+
+    np.testing.assert_allclose(dagad.grad(end)(0.7), -np.sin(0.7), rtol=1e-6)
