@@ -1,9 +1,10 @@
 """Directions of a Jacobian in parallel: columns or rows in groups, each of which a thread takes, or a task elsewhere.
 
 Threads of this process share a program and its tape. In another process each group runs the program anew, and records
-it once. Every direction is computed by itself, so groups don't show in the bits; but jax compiles
-a function of as many directions as there are, and groups of others may differ from it in the last bits; and solvers of
-differential equations choose steps for all tangents that they are given, so groups differ within the tolerances.
+it once. Every direction is computed by itself, so groups don't show in the bits; but jax compiles a function of as many
+directions as there are, and groups of others may differ from it in the last bits. What computes directions jointly, as
+a solver of differential equations does, which chooses its steps for all of them, raises `DividedDirectionsError` where
+there are groups, and there is one then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dagad._executors.evaluation import (
     run_graph,
 )
 from dagad._frames import run_for, users_line
+from dagad._kernels.context import DividedDirectionsError
 from dagad._kernels.job import is_executor
 from dagad._tracing.patches import patches
 from dagad._types import AnyScheduler
@@ -48,6 +50,21 @@ class SideBySide(Protocol):
         The error of the first that fails is raised.
         """
 
+    def run_one(self, what: str, program: Program, group: Group) -> list[Found]:
+        """Return what all directions give as one group."""
+
+
+def in_groups(
+    side_by_side: SideBySide | None, what: str, program: Program, group: Group, begin: Begin, most: int | None = None
+) -> list[Found]:
+    """Return what groups of directions give of a program; one group where nothing runs beside it, or nothing may."""
+    if side_by_side is None:
+        return [group(program, 0, 1)]
+    try:
+        return side_by_side.run(what, program, group, begin, most)
+    except DividedDirectionsError:
+        return side_by_side.run_one(what, program, group)
+
 
 class Shared:
     """What runs directions in threads of this process, beside each other."""
@@ -67,6 +84,10 @@ class Shared:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
+    def run_one(self, what: str, program: Program, group: Group) -> list[Found]:
+        del what
+        return [group(program, 0, 1)]
+
 
 class Elsewhere:
     """What runs directions as tasks of other processes, one a group."""
@@ -85,6 +106,9 @@ class Elsewhere:
         graph.update((key, Task(key, grouped, what, group, TaskRef(recipe), n, count)) for n, key in enumerate(keys))
         run_graph(self._scheduler, graph, keys, results.__setitem__)
         return [results[key] for key in keys]
+
+    def run_one(self, what: str, program: Program, group: Group) -> list[Found]:
+        return self.run(what, program, group, lambda program, n_threads: [], most=1)
 
 
 def check_place(scheduler: AnyScheduler) -> None:

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._api.directions import Found, SideBySide, bounds
+from dagad._api.directions import Found, SideBySide, bounds, in_groups
 from dagad._api.program import Program, fitting
 from dagad._errors import ClosureError, NotDifferentiableError, PlanError
-from dagad._kernels.context import VALUES_FIRST, like_here
+from dagad._kernels.context import VALUES_FIRST, current_mode, like_here
 from dagad._tracing.tape import pull_many
 from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
@@ -127,7 +127,7 @@ def rows(program: Program, layout: Layout, side_by_side: SideBySide | None = Non
     _refuse_placed(program.leaves)
     _refuse_complex(program.leaves)
     with like_here(VALUES_FIRST):
-        groups = [pulled(program, 0, 1)] if side_by_side is None else side_by_side.run("rows", program, pulled, _pulls)
+        groups = in_groups(side_by_side, "rows", program, pulled, _pulls)
     _refuse_other_values(program, [one for one, _, _ in groups])
     (value, aux, _), n_leaves = groups[0], len(program.leaves)
     columns = [[part for _, _, found in groups for part in found[leaf]] for leaf in range(n_leaves)]
@@ -144,13 +144,14 @@ def rows(program: Program, layout: Layout, side_by_side: SideBySide | None = Non
 
 def pulled(program: Program, number: int, count: int) -> Found:
     """Record a program, and pull a group of the rows of its Jacobian."""
-    with like_here(VALUES_FIRST):
+    with like_here(VALUES_FIRST, divided=count > 1):
         return _Tape(program).pulled(number, count)
 
 
 def _pulls(program: Program, n_threads: int) -> list[Callable[[], Found]]:
     """Record a program; return what pulls groups of the rows of its Jacobian through its tape."""
-    tape = _Tape(program)
+    with like_here(VALUES_FIRST, divided=n_threads > 1):
+        tape = _Tape(program)
     count = max(min(n_threads, tape.n_rows), 1)
     return [functools.partial(tape.pulled, number, count) for number in range(count)]
 
@@ -188,10 +189,7 @@ def columns(program: Program, side_by_side: SideBySide | None = None) -> tuple[A
     _refuse_placed(program.leaves)
     _refuse_complex(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
-    if side_by_side is None:
-        groups = [pushed(program, 0, 1)]
-    else:
-        groups = side_by_side.run("columns", program, pushed, _pushes, _n_columns(program))
+    groups = in_groups(side_by_side, "columns", program, pushed, _pushes, _n_columns(program))
     _refuse_other_values(program, [one for one, _, _ in groups])
     (value, aux, _), moved = groups[0], [tangents for _, _, some in groups for tangents in some]
     outputs, treedef = pytree.flatten(value)
@@ -234,10 +232,11 @@ def pushed(program: Program, number: int, count: int) -> Found:
     ]
     value, aux, moved = program.push([[None] * len(plain)]) if not directions else (None, None, [])
     values = []
-    for first in range(0, len(directions), DIRECTIONS_AT_ONCE):
-        value, aux, some = program.push(directions[first : first + DIRECTIONS_AT_ONCE])
-        values.append(value)
-        moved = [*moved, *some]
+    with like_here(current_mode().policy, divided=count > 1):
+        for first in range(0, len(directions), DIRECTIONS_AT_ONCE):
+            value, aux, some = program.push(directions[first : first + DIRECTIONS_AT_ONCE])
+            values.append(value)
+            moved = [*moved, *some]
     _refuse_other_values(program, values)
     return value, aux, moved
 

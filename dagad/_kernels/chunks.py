@@ -63,9 +63,22 @@ class ChunkFunction(Recordable, Portable):
         What differentiates it.
     nested
         Default policy of reductions inside it: in another process nobody else could tell them.
+    divided
+        Whether it is run for some directions of a Jacobian, and elsewhere for others; see `context.Mode`.
     """
 
-    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "_with_grad", "engine", "kept", "traits")
+    __slots__ = (
+        "_divided",
+        "_make",
+        "_n_hoisted",
+        "_nested",
+        "_shared",
+        "_traced",
+        "_with_grad",
+        "engine",
+        "kept",
+        "traits",
+    )
 
     def __init__(
         self,
@@ -74,16 +87,17 @@ class ChunkFunction(Recordable, Portable):
         shared: tuple[Partition, ...],
         engine: Engine,
         nested: DefaultPolicy = VALUE_AND_GRAD,
+        divided: bool = False,
     ) -> None:
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
-        self.engine, self._nested = engine, nested
+        self.engine, self._nested, self._divided = engine, nested, divided
         self.traits = Traits.of(engine)
         self._traced = traced_engine(engine, self.traits)
         self._with_grad = self._traced.value_and_grad if self._traced is not engine else self._traced.linearize
         self.kept: dict[str, Any] = {}  # what an engine has made of what is shared
 
     def state(self) -> tuple[Any, ...]:
-        return self._make, self._n_hoisted, self._shared, self.engine, self._nested
+        return self._make, self._n_hoisted, self._shared, self.engine, self._nested, self._divided
 
     @property
     def of_user(self) -> ChunkFunction:
@@ -140,10 +154,10 @@ class ChunkFunction(Recordable, Portable):
         return _without_strangers(self._as_told(self._traced.run, fun, leaves), fun.called)
 
     def _as_told(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
-        """Run with the default policy of those who made the chunks; the patches are held by who runs the batch."""
-        if self._nested is VALUE_AND_GRAD:  # nearly always
+        """Run in the mode of those who made the chunks; the patches are held by who runs the batch."""
+        if self._nested is VALUE_AND_GRAD and not self._divided:  # nearly always
             return run(fun, leaves)
-        with like_here(self._nested):
+        with like_here(self._nested, divided=self._divided):
             return run(fun, leaves)
 
     def record(

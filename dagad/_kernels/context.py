@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from dagad._errors import DagadError
 from dagad._graphs.policies import Keep, Preaccumulate
 
 DefaultPolicy = type[Keep] | type[Preaccumulate]
@@ -21,13 +22,20 @@ VALUE_AND_GRAD: DefaultPolicy = Preaccumulate
 VALUES_FIRST: DefaultPolicy = Keep
 
 
+class DividedDirectionsError(DagadError, RuntimeError):
+    """Raised by what computes directions jointly, where they are divided into groups; who divided them meets it."""
+
+
 class Mode:
-    """What reductions do by default, while it is entered; `lasting`: their pullbacks may outlive the call."""
+    """What reductions do by default, while it is entered.
 
-    __slots__ = ("lasting", "policy")
+    `lasting`: their pullbacks may outlive the call. `divided`: some of a Jacobian's directions are computed elsewhere.
+    """
 
-    def __init__(self, policy: DefaultPolicy, *, lasting: bool = False) -> None:
-        self.policy, self.lasting = policy, lasting
+    __slots__ = ("divided", "lasting", "policy")
+
+    def __init__(self, policy: DefaultPolicy, *, lasting: bool = False, divided: bool = False) -> None:
+        self.policy, self.lasting, self.divided = policy, lasting, divided
 
     def __enter__(self) -> None:
         _STACK.set((*_STACK.get(), self))
@@ -48,14 +56,24 @@ def current_mode() -> Mode:
     return stack[-1] if stack else _DEFAULT
 
 
+def refuse_divided(is_divided: bool) -> None:
+    """Refuse to go on with some directions of a Jacobian: what comes next is computed for all of them together."""
+    if is_divided:
+        raise DividedDirectionsError(
+            "The directions of a Jacobian are computed in groups, and a solver in its function takes steps for all of "
+            "them together. Leave out `scheduler=`."
+        )
+
+
 def is_in_a_transform() -> bool:
     """Return whether a transform of ours runs here, which sees to what is handed out in the end."""
     return bool(_STACK.get())
 
 
-def like_here(policy: DefaultPolicy, *, lasting: bool = False) -> Mode:
-    """Return a mode with this default policy, and lasting if that around it is."""
-    return Mode(policy, lasting=lasting or current_mode().lasting)
+def like_here(policy: DefaultPolicy, *, lasting: bool = False, divided: bool = False) -> Mode:
+    """Return a mode with this default policy, and lasting or divided if that around it is."""
+    mode = current_mode()
+    return Mode(policy, lasting=lasting or mode.lasting, divided=divided or mode.divided)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from distributed import Client
 
 import dagad
 from dagad._values import pytree
+from dagad.solvers import odeint, quad, solve_ivp
 from support.clusters import a_cluster
 from support.gated_chunks import bits
 
@@ -94,6 +95,62 @@ def test_a_jacobian_side_by_side_has_the_bits_of_one_direction_after_the_other(
     fun = FUNCTIONS[name]
     found, expected = mode(fun, scheduler=scheduler)(X), mode(fun)(X)
     assert pytree.flatten(found)[1] == pytree.flatten(expected)[1]
+    assert every_bit(found) == every_bit(expected)
+
+
+def decays(x: Any) -> Any:
+    rates = np.exp(x)
+    return solve_ivp(lambda t, y: -rates * y + y[::-1], (0.0, 2.0), np.linspace(1.0, 2.0, x.size), t_eval=[1.0, 2.0]).y
+
+
+def decay_of_items(x: Any) -> Any:
+    def end(row: Any, x: Any) -> Any:
+        return odeint(lambda y, t: [-x[0] * y[0], y[0] - x[1] * y[1]], [1.0, row[0] + x[2]], [0.0, 1.0])[-1]
+
+    return dagad.map_rect(end, ROWS, x, grainsize=4, scheduler="threads")
+
+
+def integrals(x: Any) -> Any:
+    return np.stack(
+        [quad(lambda s, rate: np.exp(-x[0] * s) * np.cos(rate * s), 0.0, 1.0 + x[2], rate)[0] for rate in x]
+    )
+
+
+def total_of_decays(x: Any) -> Any:
+    return dagad.reduce_sum(lambda rows, x: anp.sum(decays(x) * rows[0, 0]), ROWS, x, grainsize=4)
+
+
+def gradient_of_decays(x: Any) -> Any:
+    return dagad.grad(lambda x: np.sum(decays(x) ** 2))(x)
+
+
+JOINT: dict[str, Callable[..., Any]] = {
+    fun.__name__: fun for fun in (decays, decay_of_items, integrals, total_of_decays, gradient_of_decays)
+}
+
+
+@pytest.mark.parametrize("mode", [dagad.jacfwd, dagad.jacrev], ids=["jacfwd", "jacrev"])
+@pytest.mark.parametrize("name", JOINT)
+def test_directions_that_a_solver_takes_together_have_the_bits_that_they_have_without_groups(
+    name: str, mode: Any, scheduler: Any
+) -> None:
+    found, expected = mode(JOINT[name], scheduler=scheduler)(X), mode(JOINT[name])(X)
+    assert every_bit(found) == every_bit(expected)
+
+
+@pytest.mark.parametrize("sensitivity", ["auto", "adjoint"])
+def test_rows_through_many_parameters_have_the_bits_that_they_have_without_groups(
+    sensitivity: str, scheduler: Any
+) -> None:
+    """So many that one row is pulled by the adjoint equation, and all of them are not."""
+    weights = np.random.default_rng(0).normal(size=(9, 1000)) / 50.0
+
+    def end(x: Any) -> Any:
+        asked: dict[str, Any] = {"args": (x,), "sensitivity": sensitivity, "t_eval": [1.0]}
+        return solve_ivp(lambda t, y, x: -np.exp(weights @ x) * y, (0.0, 1.0), np.ones(9), **asked).y[:, 0]
+
+    x = np.ones(1000)
+    found, expected = (dagad.jacrev(end, scheduler=one)(x) for one in (scheduler, None))
     assert every_bit(found) == every_bit(expected)
 
 
