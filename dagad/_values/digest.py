@@ -34,6 +34,7 @@ from dagad._values.homes import (
     is_installed,
     is_of_a_package,
     is_own_module,
+    sent_by_value,
     version_of,
 )
 from dagad._values.kinds import CLASS, FUNCTION, INSTANCE, MODULE, Kind, is_exact, is_whole, kind_of
@@ -277,7 +278,7 @@ class _Writer:
         if isinstance(part, Portable):  # without packing it
             self._all("portable", 2, (type(part), part.state()))
             return
-        if is_of_a_package(part):
+        if is_of_a_package(part, sent_by_value()):
             self._named(part)
             return
         library = library_of(part)
@@ -321,7 +322,7 @@ def _is_told_by_pickle(part: object) -> bool:
     somebody read them, and others what is of this process alone.
     """
     cls = type(part)
-    if is_of_a_package(part) or getattr(cls, "travels_empty", False):
+    if is_of_a_package(part, sent_by_value()) or getattr(cls, "travels_empty", False):
         return True
     return not isinstance(part, np.ndarray) and library_of(part) is not None and is_installed(cls.__module__)
 

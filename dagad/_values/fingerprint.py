@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set as AbstractSet
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dagad._values.contents import contents_of
-from dagad._values.homes import goes_by_name, is_of_a_package, own
+from dagad._values.homes import goes_by_name, is_of_a_package, own, sent_by_value
 from dagad._values.kinds import (
     CACHED,
     COMPILED,
@@ -115,10 +115,10 @@ def has_same_parts(one: Any, other: Any) -> bool:
 class _Look:
     """Notes what parts consist of. `by_name` says what goes by its name; `scopes` are modules that do not."""
 
-    __slots__ = ("_by_name", "_scopes", "_seen", "atoms")
+    __slots__ = ("_by_name", "_by_value", "_scopes", "_seen", "atoms")
 
-    def __init__(self, by_name: Callable[[Any], bool], scopes: Scopes | None) -> None:
-        self._by_name, self._scopes = by_name, scopes
+    def __init__(self, by_name: Callable[[Any, AbstractSet[str]], bool], scopes: Scopes | None) -> None:
+        self._by_name, self._by_value, self._scopes = by_name, sent_by_value(), scopes
         self._seen: dict[int, int] = {}
         self.atoms: list[Any] = []
 
@@ -131,7 +131,7 @@ class _Look:
             elif cls is tuple:
                 atoms += cls, len(part)  # or (1, (2,)) would be ((1,), 2)
                 self.take(part)
-            elif cls not in _NAMELESS and self._by_name(part):
+            elif cls not in _NAMELESS and self._by_name(part, self._by_value):
                 atoms.append(part)
             else:
                 self._open(part, cls, kind_of(cls))
@@ -155,7 +155,7 @@ class _Look:
         self.take(inside)
 
     def _inside(self, part: Any, cls: Any, kind: Kind) -> Sequence[Any]:
-        if kind is INSTANCE and self._by_name(cls):
+        if kind is INSTANCE and self._by_name(cls, self._by_value):
             if isinstance(part, Portable):
                 return part.state()
             if _holds_nothing(cls):
@@ -184,7 +184,7 @@ class _Look:
         is_told = kind.is_whole and kind not in _LONG
         if kind in HOMES or (is_told and is_exact(cls, kind)):
             return True
-        return (is_told or _is_frozen(cls)) and self._by_name(cls)
+        return (is_told or _is_frozen(cls)) and self._by_name(cls, self._by_value)
 
 
 def _holds_nothing(cls: type) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
+from collections.abc import Set as AbstractSet
 from importlib import metadata
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -85,20 +86,26 @@ def version_of(module: str) -> str:
         return f"python {sys.version_info[0]}.{sys.version_info[1]}" if is_installed(module) else ""
 
 
-def is_imported(name: str) -> bool:
-    """Return whether every process can import a module under this name, and nobody wants it to go by value."""
+def sent_by_value() -> AbstractSet[str]:
+    """Return the modules that somebody wants to go by value, nearly always none: who looks at many things asks once."""
+    found: set[str] = cloudpickle.list_registry_pickle_by_value()
+    return found
+
+
+def is_imported(name: str, by_value: AbstractSet[str]) -> bool:
+    """Return whether every process can import a module under this name, and it is none of those that go by value."""
     if name == "__main__" or name not in sys.modules:
         return False
-    for one in cloudpickle.list_registry_pickle_by_value():  # nearly always none
+    for one in by_value:
         if f"{name}.".startswith(f"{one}."):
             return False
     return True
 
 
-def is_importable(thing: Any) -> bool:
+def is_importable(thing: Any, by_value: AbstractSet[str]) -> bool:
     """Return whether every process finds a class or a function under its name."""
     module: str = thing.__module__ or ""
-    return is_imported(module) and _found(module, thing.__qualname__) is thing
+    return is_imported(module, by_value) and _found(module, thing.__qualname__) is thing
 
 
 def _found(module: str, name: str) -> Any:
@@ -111,23 +118,27 @@ def _found(module: str, name: str) -> Any:
     return found
 
 
-def goes_by_name(part: object) -> bool:
+def goes_by_name(part: object, by_value: AbstractSet[str]) -> bool:
     """Return whether another process finds a thing under its name, so that pickling it would not show any change."""
     if isinstance(part, _HAVE_A_NAME):
-        return is_importable(part)
+        return is_importable(part, by_value)
     if isinstance(part, BuiltinFunctionType):
         return part.__self__ is None or isinstance(part.__self__, ModuleType)
-    return isinstance(part, ModuleType) and is_imported(part.__name__) and sys.modules[part.__name__] is part
+    if not isinstance(part, ModuleType):
+        return False
+    return is_imported(part.__name__, by_value) and sys.modules[part.__name__] is part
 
 
-def is_of_a_package(part: object) -> bool:
+def is_of_a_package(part: object, by_value: AbstractSet[str]) -> bool:
     """Return whether a thing goes by its name and belongs to an installed package, so that nobody changes it."""
     if isinstance(part, ModuleType):
         return is_installed(part.__name__)
     if isinstance(part, BuiltinFunctionType):
-        return goes_by_name(part)
+        return goes_by_name(part, by_value)
     module, name = own(part, "__module__"), own(part, "__qualname__", own(part, "__name__"))
-    return isinstance(name, str) and is_installed(str(module)) and is_imported(module) and _found(module, name) is part
+    if not isinstance(name, str) or not is_installed(str(module)):
+        return False
+    return is_imported(module, by_value) and _found(module, name) is part
 
 
 def has_own_name(function: FunctionType) -> bool:

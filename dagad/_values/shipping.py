@@ -35,7 +35,7 @@ from dagad._errors import ClosureError, PortabilityError
 from dagad._types import Array
 from dagad._values import pytree
 from dagad._values.contents import makes_anew, value_like, variables_of
-from dagad._values.homes import is_importable
+from dagad._values.homes import is_importable, sent_by_value
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
 from dagad._values.names import of_class, used_in
 
@@ -67,7 +67,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         if isinstance(obj, Portable):  # inside another: one parcel, with the singletons of both
             return kind, obj.state()
         if isinstance(obj, type) and obj not in self._on_the_way:
-            how = None if is_importable(obj) else pytree.registration(obj)
+            how = None if is_importable(obj, sent_by_value()) else pytree.registration(obj)
             if how is not None:
                 self._on_the_way.add(obj)
                 return _arrived_record, (obj, *how)
@@ -77,7 +77,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 "or an attribute of a class). Pass that value to the function as a shared argument."
             )
         held = kind_of(kind)
-        if held.needs_table and not (hasattr(obj, "__qualname__") and is_importable(obj)):
+        if held.needs_table and not (hasattr(obj, "__qualname__") and is_importable(obj, sent_by_value())):
             return held.reduced(obj)
         if makes_anew(kind):
             return held.reduced(obj) if held in CONTAINERS else value_like(obj)
