@@ -19,6 +19,7 @@ from dagad._executors.member import current_member
 from dagad._executors.members import Meeting
 from dagad._executors.members_pace import Pace
 from dagad._tracebacks import public
+from dagad._tracing.patches import patches
 from dagad._types import Axis, Cotangent, Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.canonical import library_of
@@ -116,12 +117,13 @@ def _run(acts: Sequence[Callable[[], Any]], pace: Pace, is_traced: bool) -> list
 
 def _one_by_one(acts: Sequence[Callable[[], Any]]) -> list[Any]:
     found = []
-    for number, act in enumerate(acts):
-        try:
-            found.append(act())
-        except BaseException as error:
-            add_note_once(error, f"dagad: member {number} of a `dagad.vmap`")
-            raise
+    with patches:  # held for all: to change autograd and change it back takes as long as a small chunk
+        for number, act in enumerate(acts):
+            try:
+                found.append(act())
+            except BaseException as error:
+                add_note_once(error, f"dagad: member {number} of a `dagad.vmap`")
+                raise
     return found
 
 
