@@ -9,6 +9,7 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from dask.base import is_dask_collection
 
 from dagad._api.directions import is_followed
 from dagad._api.program import check_function
@@ -191,6 +192,11 @@ def _lower(name: str) -> str:
 
 def _checked(name: str, leaf: Leaf, axis: int) -> int:
     plain = pytree.plain(leaf)
+    if is_dask_collection(plain):
+        raise StructureError(
+            f"{name} holds {described(plain)} of Dask, whose values are not known yet, and members were to lie along "
+            "it. Compute it first; or give None for it in `in_axes` if all members share it."
+        )
     if (
         pytree.is_placed(leaf)
         or isinstance(plain, str | bytes)

@@ -7,6 +7,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 
@@ -70,6 +71,10 @@ REFUSED: dict[str, Case] = {
     "a table": (lambda: dagad.vmap(number_of)(pd.DataFrame({"a": TWO})), f"a DataFrame.*{LABELLED}"),
     "columns of a table": (lambda: dagad.vmap(number_of, 1)(pd.DataFrame({"a": TWO})), LABELLED),
     "an index": (lambda: dagad.vmap(number_of)(pd.Index(TWO)), LABELLED),
+    "an array of Dask": (
+        lambda: dagad.vmap(number_of)(da.ones((2, 3))),
+        "an Array of Dask.*Compute it first.*`in_axes`",
+    ),
 }
 
 
