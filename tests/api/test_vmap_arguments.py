@@ -73,7 +73,7 @@ REFUSED: dict[str, Case] = {
     "an index": (lambda: dagad.vmap(number_of)(pd.Index(TWO)), LABELLED),
     "an array of Dask": (
         lambda: dagad.vmap(number_of)(da.ones((2, 3))),
-        "an Array of Dask.*Compute it first.*`in_axes`",
+        "Array of Dask.*Compute it first.*`in_axes`",
     ),
 }
 
