@@ -172,17 +172,18 @@ def test_no_exception_is_raised_without_a_sentence() -> None:
     assert not [f"{name}, line {node.lineno}" for name, node in nodes if is_bare(node.exc)]
 
 
+TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 QUESTION = re.compile(r"test_(is|are|was|were|does|do|did|may|can|has|have|must|will|what|how|when|where|who|why)_")
 OUR_JARGON = {"turned", "apart", "road", "place", "told"}
 
 
 def test_the_name_of_each_test_is_a_statement_in_the_words_of_the_field() -> None:
     names = {
-        node.name.replace("in_place", "")
+        name.replace("in_place", "")
         for path in Path(__file__).parent.rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        for name in TEST.findall(path.read_text(encoding="utf-8"))
     }
+    assert len(names) > 1000
     assert not {name for name in names if QUESTION.match(name) or OUR_JARGON & {*name.split("_")}}
 
 
