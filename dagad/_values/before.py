@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from dagad._values.closures import (
 )
 from dagad._values.homes import is_closed, root_of
 from dagad._values.kinds import CELL, FIXED, FUNCTION, INSTANCE, MAPPING, METHOD, PARTIAL, SERIES, SET, WRAPPER, kind_of
+from dagad._values.names import globals_of
 from dagad._values.walk import Walk, leading_to, leads_nowhere
 
 SMALL = 1000  # numbers of an array that is copied: arguments that are remembered are about as large as parameters
@@ -70,16 +71,21 @@ class Before:
         self._usual = _Way(usual or functools.partial(unchanged, self._now), [])
         self._ways = {frozenset[int](): self._usual}
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything that the functions carry holds something else by now."""
+        return bool(self._changed())
+
     def at(self, leaves: Sequence[Any]) -> Any:
         """Return the functions as they were, with these in the place of the traced values."""
-        changed = frozenset(
-            [key for key, (part, before) in self._known.items() if _differ(before, contents_of(part))]
-            + [key for key, (part, before) in self._arrays.items() if not _are_alike(part, before)]
-        )
+        changed = self._changed()
         if changed not in self._ways:
             self._ways[changed] = self._anew(changed)
         make, arrays = self._ways[changed]
         return make([*leaves, *(array.copy() for array in arrays)])
+
+    def _changed(self) -> frozenset[int]:
+        return _changed_of(self._known, self._arrays)
 
     def _anew(self, changed: frozenset[int]) -> _Way:
         """Return what makes again all that is not what it was; what can't be made again stays."""
@@ -99,6 +105,43 @@ class Before:
         except ClosureError:
             return self._usual
         return _Way(make, [self._arrays[key][1] for key in arrays])
+
+
+class Named:
+    """The globals that functions read, and their helpers, and what is in the classes of objects, as of now."""
+
+    def __init__(self, fun: object) -> None:
+        self._meanings: list[tuple[Mapping[str, Any], str, Any]] = []
+        scopes, seen = list(_scopes_in(fun)), set[int]()
+        for key, scope, names in scopes:  # more of them come at the end
+            if key not in seen:
+                seen.add(key)
+                named = [(name, scope[name]) for name in names if name in scope]
+                self._meanings += [(scope, name, value) for name, value in named]
+                scopes += _scopes_in([value for _, value in named])
+        self._known, self._arrays = _known([value for _, _, value in self._meanings])
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a name means something else, or something else is in what it means."""
+        is_another = any(scope.get(name) is not value for scope, name, value in self._meanings)
+        return is_another or bool(_changed_of(self._known, self._arrays))
+
+
+def _scopes_in(fun: object) -> Iterator[tuple[int, Mapping[str, Any], Iterable[str]]]:
+    """Yield where the user's functions look names up, and which; and the classes of his objects, by their ids."""
+    for part in [fun, *held_by(fun, _is_looked_into)[0].values()]:
+        if type(part) is FunctionType and not _is_closed(part):
+            yield id(part), part.__globals__, globals_of(part.__code__)
+        elif kind_of(type(part)) is INSTANCE:
+            yield from ((id(cls), vars(cls), list(vars(cls))) for cls in type(part).__mro__ if not _is_closed(cls))
+
+
+def _changed_of(known: dict[int, _Known], arrays: dict[int, tuple[Any, Any]]) -> frozenset[int]:
+    return frozenset(
+        [key for key, (part, before) in known.items() if _differ(before, contents_of(part))]
+        + [key for key, (part, before) in arrays.items() if not _are_alike(part, before)]
+    )
 
 
 def _known(fun: object) -> tuple[dict[int, _Known], dict[int, tuple[Any, Any]]]:

@@ -99,6 +99,10 @@ class RightHandSide(Protocol):
 
     points: list[tuple[Any, Any]]
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what the user wrote changes what it reads, as far as it has been run."""
+
     def __call__(self, params: Sequence[Any]) -> Field:
         """Return the right-hand side for some parameters, which notes these points."""
 
@@ -125,7 +129,7 @@ class Equation(Protocol):
 
     @property
     def written(self) -> Callable[[Sequence[Any]], Field] | None:
-        """Returns the right-hand side for some parameters as the user has written it; None where it is another."""
+        """Returns the right-hand side for some parameters as the user has written it; None where that does not do."""
 
     def field(self, params: Sequence[Any]) -> contextlib.AbstractContextManager[Field]:
         """Give the right-hand side at some parameters, for as long as it is needed."""
@@ -140,7 +144,11 @@ class Written:
     def __init__(self, make: RightHandSide, settings: Settings, atol: np.ndarray, name: str) -> None:
         self._make, self.settings, self.atol, self.n_moving = make, settings, atol, len(atol)
         self._name, self._is_compared = name, False
-        self.written = make.written
+
+    @property
+    def written(self) -> Callable[[Sequence[Any]], Field] | None:
+        """What the user has written; None where one call depends on others: each has to be the tracer's own."""
+        return None if self._make.remembers else self._make.written
 
     @contextlib.contextmanager
     def field(self, params: Sequence[Any]) -> Iterator[Field]:

@@ -18,7 +18,7 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.tape import traceable
 from dagad._types import Args, Array, Function, Leaf
 from dagad._values import pytree
-from dagad._values.before import Before
+from dagad._values.before import Before, Named
 from dagad._values.canonical import snapshot
 from dagad._values.closures import hoist
 
@@ -39,10 +39,17 @@ class Given:
         self.params: list[Any]
         self.params, self._make = hoist(self._given)
         self._make_then = self._make
+        self._before: tuple[Before, Named] | None = None
 
     def settle(self) -> None:
         """Keep what is not traced as it is now, before a solver runs the function: derivatives run it later."""
-        self._make_then = Before(self._given).at
+        self._before = Before(self._given), Named(self._given)
+        self._make_then = self._before[0].at
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the function changes what it reads, as far as it has been run since `settle`."""
+        return self._before is None or any(each.has_changed for each in self._before)
 
     def at(self, params: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return the function and its further arguments, with these in the place of the traced values; see `settle`."""

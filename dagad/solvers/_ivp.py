@@ -36,6 +36,11 @@ class _RightHandSide:
         self._call, self._is_vectorized, self._is_time_second = call, is_vectorized, is_time_second
         self.points: list[tuple[Any, Any]] = []
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what the user has written changes what it reads."""
+        return self._call.remembers
+
     def written(self, params: Sequence[Any]) -> Field:
         """Return the right-hand side for some parameters, as the user has written it."""
         fun, args = self._call.at(params)

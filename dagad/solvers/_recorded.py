@@ -6,9 +6,10 @@ which does what the tracer does, in the same order, so with the same bits. What 
 is compared again, and where it comes out otherwise than in all programs so far, the function is recorded anew. The
 time is recorded too: what depends on it is no constant.
 
-Not everything can be seen so: a function may read what it changes. So a program is used only where it gives all bits
-that the tracer gives at the same state, and each of its slopes has to be the one that the function itself returns; else
-the tracer does it. What can't be recorded (arrays, other operations, `float(y[0])`) is left to it as well.
+Not everything can be seen so: a function may read what it changes. One that has changed anything as scipy ran it is
+not recorded. Of others a program is used only where it gives all bits that the tracer gives at the same state, and each
+of its slopes has to be the one that the function itself returns; else the tracer does it. What can't be recorded, as
+arrays, other operations and `float(y[0])`, is left to it as well.
 
 States of `RecordedSlopes`: nothing recorded yet, recorded, given up.
 """
@@ -18,12 +19,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 from typing import Any, NamedTuple, NoReturn
 
 import autograd.numpy as anp
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.own_rules import REFUSERS
 from dagad._tracing.private import numpy_wrapper
 from dagad._tracing.stacked_tangents import FLOAT, INDICES, NUMBERS, has_stock_rule
 from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
@@ -46,29 +49,18 @@ class _Rule(NamedTuple):
     factor: str = ""
 
 
-# As in `stacked_tangents`: where both operands move, where the first does, where the second does.
+def _rules(
+    symbol: str, function: Any, both: str, of_first: str, of_second: str, factor: str = ""
+) -> tuple[str, tuple[_Rule, _Rule, _Rule]]:
+    """As in `stacked_tangents`: where both operands move, where the first does, where the second does."""
+    return symbol, (_Rule(function, both), _Rule(function, of_first), _Rule(function, of_second, factor))
+
+
 _OF_TWO: dict[np.ufunc, tuple[str, tuple[_Rule, _Rule, _Rule]]] = {
-    np.multiply: (
-        "*",
-        (
-            _Rule(anp.multiply, "{dx} * {y} + {x} * {dy}"),
-            _Rule(anp.multiply, "{dx} * {y}"),
-            _Rule(anp.multiply, "{x} * {dy}"),
-        ),
-    ),
-    np.add: ("+", (_Rule(anp.add, "{dx} + {dy}"), _Rule(anp.add, "{dx}"), _Rule(anp.add, "{dy}"))),
-    np.subtract: (
-        "-",
-        (_Rule(anp.subtract, "{dx} - {dy}"), _Rule(anp.subtract, "{dx}"), _Rule(anp.subtract, "-{dy}")),
-    ),
-    np.true_divide: (
-        "/",
-        (
-            _Rule(anp.true_divide, "({dx} - {v} * {dy}) / {y}"),
-            _Rule(anp.true_divide, "{dx} / {y}"),
-            _Rule(anp.true_divide, "{dy} * {f}", "-{v} / {y}"),
-        ),
-    ),
+    np.multiply: _rules("*", anp.multiply, "{dx} * {y} + {x} * {dy}", "{dx} * {y}", "{x} * {dy}"),
+    np.add: _rules("+", anp.add, "{dx} + {dy}", "{dx}", "{dy}"),
+    np.subtract: _rules("-", anp.subtract, "{dx} - {dy}", "{dx}", "-{dy}"),
+    np.true_divide: _rules("/", anp.true_divide, "({dx} - {v} * {dy}) / {y}", "{dx} / {y}", "{dy} * {f}", "-{v} / {y}"),
 }
 _OPERATE = {"*": operator.mul, "+": operator.add, "-": operator.sub, "/": operator.truediv}
 _POWER = _Rule(numpy_wrapper.power, "{dx} * {f}", "{y} * {x} ** {less}")
@@ -140,13 +132,13 @@ class Recording:
 
     def done(self, rule: _Rule | None, value: Leaf, source: str, *operands: Number, **names: str) -> Number:
         """Write an operation down: how its value is found, and its tangents where it moves."""
-        moves, varies = any(each.moves for each in operands), any(each.varies for each in operands)
+        moves, varies = any(each.is_moving for each in operands), any(each.is_varying for each in operands)
         lines, name = self.body if varies else self.ahead, self._new_name("v")
         if (moves and (rule is None or not has_stock_rule(rule.function))) or self._n_names > MOST_OPERATIONS:
             self.give_up()
         lines.append(f"{name} = {source}")
         if moves and rule is not None:
-            x, y = operands[0].name, operands[-1].name
+            x, y = operands[0].term, operands[-1].term
             names |= {"v": name, "x": x, "y": y, "f": f"{name}_f"}
             if rule.factor:
                 lines.append(f"{name}_f = {rule.factor.format(**names)}")
@@ -158,9 +150,9 @@ class Recording:
     def decided(self, compare: Function, symbol: str, first: Leaf, second: Leaf) -> bool:
         """Return what a comparison finds; where it comes out otherwise, the program returns None."""
         x, y = self.number(first), self.number(second)
-        outcome = bool(compare(x.value, y.value))
-        if x.varies or y.varies:
-            self.body.append(f"if ({x.name} {symbol} {y.name}) is not {outcome}: return None")
+        outcome = bool(compare(x.number, y.number))
+        if x.is_varying or y.is_varying:
+            self.body.append(f"if ({x.term} {symbol} {y.term}) is not {outcome}: return None")
         return outcome
 
     def _new_name(self, letter: str) -> str:
@@ -186,6 +178,8 @@ class _Unrecorded:
     __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = _refused
     __lt__ = __le__ = __gt__ = __ge__ = __divmod__ = __abs__ = __round__ = _refused
     __array_ufunc__ = __array_function__ = __copy__ = __deepcopy__ = __reduce_ex__ = _refused
+    __str__ = __repr__ = __format__ = _refused
+    __class__ = property(_refused)  # `isinstance` asks for it: a time would be a float
 
     def __getattr__(self, name: str) -> Any:
         self.recording.give_up()
@@ -250,11 +244,12 @@ def _comparison(ufunc: np.ufunc) -> Any:
 class Number(_Unrecorded):
     """A number, while operations are written down: whether it moves, and whether it depends on time or states."""
 
-    __slots__ = ("moves", "name", "recording", "value", "varies")
+    # Nobody has a name for these: `getattr(t, "value", t)` is asked of what may be a number or have one.
+    __slots__ = ("is_moving", "is_varying", "number", "recording", "term")
     shape, ndim, size = (), 0, 1
 
     def __init__(self, recording: Recording, name: str, value: Leaf, moves: bool, varies: bool) -> None:
-        self.recording, self.name, self.value, self.moves, self.varies = recording, name, value, moves, varies
+        self.recording, self.term, self.number, self.is_moving, self.is_varying = recording, name, value, moves, varies
 
     __add__, __radd__ = _operators(np.add)
     __sub__, __rsub__ = _operators(np.subtract)
@@ -264,15 +259,15 @@ class Number(_Unrecorded):
     __gt__, __ge__ = _comparison(np.greater), _comparison(np.greater_equal)
 
     def __neg__(self) -> Any:
-        return self.recording.done(_OF_ONE[np.negative], -self.value, f"-{self.name}", self)
+        return self.recording.done(_OF_ONE[np.negative], -self.number, f"-{self.term}", self)
 
     def __pow__(self, exponent: Leaf) -> Any:
         if type(exponent) not in NUMBERS:
             self.recording.give_up()
         power, x = self.recording.number(exponent), self
-        less = self.recording.constant(power.value - 1 if power.value else 1.0)
+        less = self.recording.constant(power.number - 1 if power.number else 1.0)
         # Operands are the base and the power, of which the latter does not move.
-        return self.recording.done(_POWER, x.value**power.value, f"{x.name} ** {power.name}", x, power, less=less)
+        return self.recording.done(_POWER, x.number**power.number, f"{x.term} ** {power.term}", x, power, less=less)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method != "__call__" or kwargs:
@@ -283,28 +278,35 @@ class Number(_Unrecorded):
         if ufunc in _OF_TWO:
             return _two(self.recording, ufunc, *inputs)
         if ufunc in _OF_ONE and ufunc is not np.negative:
-            source = f"float({ufunc.__name__}({self.name}))"
-            return self.recording.done(_OF_ONE[ufunc], float(ufunc(self.value)), source, self)
+            source = f"float({ufunc.__name__}({self.term}))"
+            return self.recording.done(_OF_ONE[ufunc], float(ufunc(self.number)), source, self)
         return -self if ufunc is np.negative else _of_still(self.recording, ufunc, inputs)
 
     def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
         return self.recording.give_up() if kwargs else _of_still(self.recording, func, args)
 
 
+def _leave(operand: Number, *_: str) -> NoReturn:
+    operand.recording.give_up()
+
+
+REFUSERS[Number] = REFUSERS[Numbers] = _leave  # a primitive that the user gave a rule, which is not that of its code
+
+
 def _two(recording: Recording, ufunc: np.ufunc, first: Leaf, second: Leaf) -> Number:
     x, y = recording.number(first), recording.number(second)
     symbol, (both, of_first, of_second) = _OF_TWO[ufunc]
-    rule = both if x.moves and y.moves else of_first if x.moves else of_second
-    return recording.done(rule, _OPERATE[symbol](x.value, y.value), f"{x.name} {symbol} {y.name}", x, y)
+    rule = both if x.is_moving and y.is_moving else of_first if x.is_moving else of_second
+    return recording.done(rule, _OPERATE[symbol](x.number, y.number), f"{x.term} {symbol} {y.term}", x, y)
 
 
 def _of_still(recording: Recording, function: Function, args: Args) -> Number:
     """Call any function with what does not move, times for the most part, and constants."""
     numbers = [arg for arg in args if type(arg) is Number]
-    if any(number.moves for number in numbers):
+    if any(number.is_moving for number in numbers):
         recording.give_up()
-    names = [recording.number(arg).name if type(arg) is Number else recording.constant(arg) for arg in args]
-    found = function(*[arg.value if type(arg) is Number else arg for arg in args])
+    names = [recording.number(arg).term if type(arg) is Number else recording.constant(arg) for arg in args]
+    found = function(*[arg.number if type(arg) is Number else arg for arg in args])
     if type(found) not in (float, np.float64):
         recording.give_up()
     return recording.done(None, float(found), f"float({recording.constant(function)}({', '.join(names)}))", *numbers)
@@ -342,8 +344,8 @@ def _program(recording: Recording, ends: Sequence[Number], n_states: int) -> Cal
     """Return the slopes as a function of the time, and of the states with their tangents."""
     states = [f"y{place}" for place in range(n_states)]
     moved = [f"{state}_{number}" for number in range(recording.count) for state in states]
-    found = [end.name for end in ends]
-    tangents = [f"{end.name}_{n}" if end.moves else "0.0" for n in range(recording.count) for end in ends]
+    found = [end.term for end in ends]
+    tangents = [f"{end.term}_{n}" if end.is_moving else "0.0" for n in range(recording.count) for end in ends]
     lines = [f"def make({', '.join(recording.constants)}):"]
     lines += [f"    {line}" for line in recording.ahead]
     lines.append(f"    def slopes(t, {', '.join([*states, *moved])}):")
@@ -402,7 +404,8 @@ class RecordedSlopes:
                     return None
                 if place:
                     self._programs.insert(0, self._programs.pop(place))
-                return np.array(found, float)
+                # Python's numbers overflow without the warnings that numpy's have.
+                return np.array(found, float) if isfinite(sum(found)) else None
         except Exception:  # the tracer meets it too, and says whose it is
             return None
         return None

@@ -198,9 +198,10 @@ class _Pull:
         problem, leaves = self._problem, self._leaves
         if not len(problem.moments.times):
             return [pytree.zeros_like(leaves[place]) for place in self._places]
-        if self._found is None and is_adjoint(problem, leaves, self._places, cotangent, count):
-            # "auto" is up to how many there are in all.
-            refuse_divided(self._divided and problem.sensitivity == "auto")
+        # What "auto" takes is up to how many there are in all, and to what those before them have taken.
+        is_up_to_others = self._divided and problem.sensitivity == "auto"
+        if (self._found is None or is_up_to_others) and is_adjoint(problem, leaves, self._places, cotangent, count):
+            refuse_divided(is_up_to_others)
             return adjoint(problem, leaves, cotangent, self._places)
         if self._found is None:
             self._found = _sensitivities(problem, leaves, self._places)

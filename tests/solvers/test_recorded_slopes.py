@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from autograd.extend import defjvp, primitive
 
 import dagad
 from dagad._tracing import stacked_tangents
@@ -141,11 +143,10 @@ def test_derivatives_are_those_of_the_branch_taken_where_branches_have_equal_val
 
 
 def test_a_right_hand_side_that_reads_what_it_changes_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[float] = []
+    ticks = itertools.count()
 
     def field(t: Any, y: Any, p: Any) -> Any:
-        seen.append(0.0)
-        return [-p[0] * y[0] * (1.0 if len(seen) < 300 else 1.0 + 1e-9), y[0]]
+        return [-p[0] * y[0] * (1.0 if next(ticks) < 300 else 1.0 + 1e-9), y[0]]
 
     calls = Calls(monkeypatch)
     dagad.jacfwd(lambda theta: states(field, theta, rtol=1e-10, atol=1e-10))(THETA)
@@ -167,6 +168,106 @@ def test_a_right_hand_side_that_keeps_what_it_was_given_first_is_followed(monkey
     assert not calls.by_program
     followed(monkeypatch)
     assert found.tobytes() == jacobian().tobytes()
+
+
+class Delayed:
+    """Reads what it has kept of calls half a unit of time before."""
+
+    history: ClassVar[list[tuple[Any, Any]]] = []
+
+    def slopes(self, t: Any, y: Any, p: Any) -> Any:
+        past = next((kept for time, kept in reversed(self.history) if time <= t - 0.5), 0.3)
+        self.history.append((t, y[0]))
+        return [-p[0] * y[0] + p[2] * past, p[1] * y[0]]
+
+
+CALLED: list[Any] = []
+HELD: dict[str, Any] = {}
+
+
+def called(t: Any, y: Any) -> Any:
+    CALLED.append(t)
+    return y[0] if len(CALLED) % 2 else y[0] * 1.0
+
+
+def held(t: Any, y: Any, p: Any) -> Any:
+    if t >= HELD["next"]:
+        HELD.update(next=HELD["next"] + 0.3, rate=y[0] * p[1])
+    return [-p[0] * called(t, y) + HELD["rate"], p[1] * y[0]]
+
+
+def warm() -> Field:
+    kept = {"x": 0.5}
+
+    def field(t: Any, y: Any, p: Any) -> Any:
+        x = kept["x"]
+        for _ in range(4):
+            x = x - (x * x * x + x - y[0]) / (3 * x * x + 1)
+        kept["x"] = x
+        return [-p[0] * x, p[1] * y[0]]
+
+    return field
+
+
+@pytest.mark.parametrize("make", [lambda: Delayed().slopes, lambda: held, warm], ids=["delayed", "held", "warm"])
+def test_a_right_hand_side_that_changes_what_it_reads_is_not_recorded(
+    make: Callable[[], Field], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def jacobian() -> Any:
+        Delayed.history.clear()
+        CALLED.clear()
+        HELD.update(next=0.5, rate=0.1)
+        field = make()
+        return dagad.jacfwd(lambda theta: states(field, theta))(THETA)
+
+    calls = Calls(monkeypatch)
+    found = jacobian()
+    assert calls.followed == calls.by_program == 0
+    assert not any(isinstance(time, _recorded.Number) for time in CALLED)
+    followed(monkeypatch)
+    assert found.tobytes() == jacobian().tobytes()
+
+
+damped = primitive(lambda x: x * 1.0)
+defjvp(damped, lambda g, ans, x: g * (1.0 if abs(x) < 1.5 else 0.0))
+
+
+def of_a_users_rule(t: Any, y: Any, p: Any) -> Any:
+    return [2.0 * p[0] * damped(y[1]), p[1] * damped(y[0])]
+
+
+def by_its_class(t: Any, y: Any, p: Any) -> Any:
+    return [-(p[1] if isinstance(t, float) and t > 1.0 else p[0]) * y[0], p[2] * y[0]]
+
+
+def by_its_digits(t: Any, y: Any, p: Any) -> Any:
+    return [-p[min(int(f"{t}"[0]), 1)] * y[0], p[2] * y[0]]
+
+
+def by_an_attribute(t: Any, y: Any, p: Any) -> Any:
+    return [-p[0 if getattr(t, "value", t) < 1.0 else 1] * y[0], p[2] * y[0]]
+
+
+@pytest.mark.parametrize("field", [of_a_users_rule, by_its_class, by_its_digits, by_an_attribute])
+def test_what_is_no_operation_with_numbers_is_followed(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = np.array([0.5, 0.5, 1.3])  # with the same values, and other derivatives
+    calls = Calls(monkeypatch)
+    found = dagad.jacfwd(lambda theta: states(field, theta))(rates)
+    assert not calls.by_program
+    followed(monkeypatch)
+    assert found.tobytes() == dagad.jacfwd(lambda theta: states(field, theta))(rates).tobytes()
+
+
+@pytest.mark.filterwarnings("always")
+def test_tangents_that_overflow_are_met_by_the_tracer() -> None:
+    def field(t: Any, y: Any, p: Any) -> Any:
+        return [-p[0] * y[0], (p[1] * 1e200) * (y[1] * 1e108) * 0.0 + p[1] + y[1] * y[1] * 0.0 * 1e-300]
+
+    def end(theta: Any) -> Any:
+        return solve_ivp(field, (0.0, 2.5), [0.1, 1.0], args=(theta,), max_step=0.5).y[:, -1]
+
+    with pytest.warns(RuntimeWarning, match="overflow"), pytest.raises(dagad.NotDifferentiableError):
+        dagad.jacfwd(end)(THETA)
 
 
 def test_a_number_that_was_kept_is_refused_with_the_remedy() -> None:
