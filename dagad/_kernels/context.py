@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from dagad._errors import DagadError
 from dagad._graphs.policies import Keep, Preaccumulate
 
 DefaultPolicy = type[Keep] | type[Preaccumulate]
@@ -22,8 +21,11 @@ VALUE_AND_GRAD: DefaultPolicy = Preaccumulate
 VALUES_FIRST: DefaultPolicy = Keep
 
 
-class DividedDirectionsError(DagadError, RuntimeError):
-    """Raised by what computes directions jointly, where they are divided into groups; who divided them meets it."""
+class DividedDirectionsError(BaseException):
+    """Raised by what computes directions jointly, where they are divided into groups; who divided them meets it.
+
+    No exception that a user's function catches, who goes on with something else where a solver fails.
+    """
 
 
 class Mode:

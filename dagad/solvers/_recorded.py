@@ -127,8 +127,8 @@ class Recording:
             return operand
         if type(operand) not in NUMBERS or not self.is_open:
             self.give_up()
-        value = float(operand) if type(operand) is np.float64 else operand
-        return Number(self, self.constant(value), value, moves=False, varies=False)
+        value = float(operand) if type(operand) is np.float64 else operand  # which is slower
+        return Number(self, self.constant(value), operand, moves=False, varies=False)
 
     def done(self, rule: _Rule | None, value: Leaf, source: str, *operands: Number, **names: str) -> Number:
         """Write an operation down: how its value is found, and its tangents where it moves."""
@@ -242,7 +242,7 @@ def _comparison(ufunc: np.ufunc) -> Any:
 
 
 class Number(_Unrecorded):
-    """A number, while operations are written down: whether it moves, and whether it depends on time or states."""
+    """A number, of the type that the tracer has, while operations are written down: whether it moves, or varies."""
 
     # Nobody has a name for these: `getattr(t, "value", t)` is asked of what may be a number or have one.
     __slots__ = ("is_moving", "is_varying", "number", "recording", "term")
@@ -265,9 +265,9 @@ class Number(_Unrecorded):
         if type(exponent) not in NUMBERS:
             self.recording.give_up()
         power, x = self.recording.number(exponent), self
-        less = self.recording.constant(power.number - 1 if power.number else 1.0)
-        # Operands are the base and the power, of which the latter does not move.
-        return self.recording.done(_POWER, x.number**power.number, f"{x.term} ** {power.term}", x, power, less=less)
+        less = self.recording.number(power.number - 1 if power.number else 1.0).term
+        source = f"float({x.term} ** {power.term})"  # which fails where Python's power is complex, and numpy's is nan
+        return self.recording.done(_POWER, x.number**power.number, source, x, power, less=less)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method != "__call__" or kwargs:
@@ -279,7 +279,7 @@ class Number(_Unrecorded):
             return _two(self.recording, ufunc, *inputs)
         if ufunc in _OF_ONE and ufunc is not np.negative:
             source = f"float({ufunc.__name__}({self.term}))"
-            return self.recording.done(_OF_ONE[ufunc], float(ufunc(self.number)), source, self)
+            return self.recording.done(_OF_ONE[ufunc], ufunc(self.number), source, self)
         return -self if ufunc is np.negative else _of_still(self.recording, ufunc, inputs)
 
     def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -309,7 +309,7 @@ def _of_still(recording: Recording, function: Function, args: Args) -> Number:
     found = function(*[arg.number if type(arg) is Number else arg for arg in args])
     if type(found) not in (float, np.float64):
         recording.give_up()
-    return recording.done(None, float(found), f"float({recording.constant(function)}({', '.join(names)}))", *numbers)
+    return recording.done(None, found, f"float({recording.constant(function)}({', '.join(names)}))", *numbers)
 
 
 # Programs
@@ -324,7 +324,7 @@ def _entries(recording: Recording, leaf: Array, stack: Array) -> Any:
         if place not in known:
             name = recording.constant(float(flat[place]))
             recording.constants.update((f"{name}_{n}", float(row[place])) for n, row in enumerate(tangents))
-            known[place] = Number(recording, name, float(flat[place]), moves=True, varies=False)
+            known[place] = Number(recording, name, flat[place], moves=True, varies=False)
         return known[place]
 
     places = np.arange(flat.size).reshape(np.shape(leaf))
@@ -439,9 +439,9 @@ class RecordedSlopes:
 
     def _recorded(self, recording: Recording, t: Leaf, y: Array) -> Callable[..., Any]:
         """Return the program of a call at a time and some states."""
-        states = [Number(recording, f"y{place}", float(y[place]), moves=True, varies=True) for place in range(len(y))]
+        states = [Number(recording, f"y{place}", y[place], moves=True, varies=True) for place in range(len(y))]
         params = [_entries(recording, leaf, stack) for leaf, stack in zip(self._params, self._stacks, strict=True)]
-        time = Number(recording, "t", float(t), moves=False, varies=True)
+        time = Number(recording, "t", t, moves=False, varies=True)
         slope = self._written(params)(time, Numbers(recording, np.arange(len(y)), states.__getitem__))
         if type(slope) not in (list, tuple) or len(slope) != len(y):
             recording.give_up()

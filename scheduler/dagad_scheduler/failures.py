@@ -22,7 +22,7 @@ _BLOCK = "Compute Failed"  # so begins what distributed logs
 _REMEMBERED = 64  # evaluations
 
 
-def say_where(error: Exception) -> None:
+def say_where(error: BaseException) -> None:
     """Add the worker to the note that says which chunk it was; see to it that it logs a line only."""
     address = _worker()
     where = f", process {os.getpid()}" if address is None else f", worker {address}"

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import dask
 import threadpoolctl
 
-from dagad_scheduler.failures import portable_error
+from dagad_scheduler.failures import portable_error, say_where
 from dagad_scheduler.private import Task
 from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, Role, rank_of, role_of
 from dagad_scheduler.run import inside_task
@@ -265,7 +265,10 @@ def run_elsewhere(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
     """Run one task so that its error arrives in the process that waits for it."""
     try:
         return func(*args, **kwargs)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception):  # which no function of a user's is to catch
+            say_where(error)
+            raise
         found = portable_error(error)
         if found is error:
             raise

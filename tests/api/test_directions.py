@@ -139,6 +139,39 @@ def test_directions_that_a_solver_takes_together_have_the_bits_that_they_have_wi
     assert every_bit(found) == every_bit(expected)
 
 
+def decays_or_nothing(x: Any) -> Any:
+    try:
+        return decays(x)
+    except Exception:  # where a solver fails
+        return np.zeros(x.size) * x
+
+
+@pytest.mark.parametrize("mode", [dagad.jacfwd, dagad.hessian], ids=["jacfwd", "hessian"])
+def test_a_function_that_catches_errors_of_solvers_does_not_catch_that_directions_are_divided(
+    mode: Any, scheduler: Any
+) -> None:
+    def total(x: Any) -> Any:
+        return np.sum(decays_or_nothing(x) ** 2)
+
+    fun = total if mode is dagad.hessian else decays_or_nothing
+    assert every_bit(mode(fun, scheduler=scheduler)(X)) == every_bit(mode(fun)(X))
+
+
+def test_workers_write_no_error_down_where_directions_are_not_divided(client: Client) -> None:
+    def errors() -> int:
+        return sum(level == "ERROR" for logs in client.get_worker_logs().values() for level, _ in logs)
+
+    def on_workers(x: Any) -> Any:
+        rows = dagad.reduce_sum(lambda rows, x: anp.sum(decays(x) * rows[0, 0]), ROWS, x, grainsize=4, scheduler=client)
+        return rows * x
+
+    before = errors()
+    dagad.jacfwd(decays, scheduler=client)(X)
+    with dask.config.set(num_workers=3):
+        dagad.jacfwd(on_workers, scheduler="threads")(X)
+    assert errors() == before
+
+
 @pytest.mark.parametrize("sensitivity", ["auto", "adjoint"])
 def test_rows_through_many_parameters_have_the_bits_that_they_have_without_groups(
     sensitivity: str, scheduler: Any
