@@ -249,7 +249,7 @@ def by_an_attribute(t: Any, y: Any, p: Any) -> Any:
 
 
 @pytest.mark.parametrize("field", [of_a_users_rule, by_its_class, by_its_digits, by_an_attribute])
-def test_what_is_no_operation_with_numbers_is_followed(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_hand_sides_that_ask_what_a_number_is_are_followed(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = np.array([0.5, 0.5, 1.3])  # with the same values, and other derivatives
     calls = Calls(monkeypatch)
     found = dagad.jacfwd(lambda theta: states(field, theta))(rates)
