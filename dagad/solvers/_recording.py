@@ -1,0 +1,326 @@
+"""What a right-hand side is given while its operations are written down: numbers that note what is done to them.
+
+A number knows what it is called in the program that is being written, whether it moves and whether it depends on the
+time or on states. Anything else that somebody asks of it ends the recording; see `_recorded`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracing.own_rules import REFUSERS
+from dagad._tracing.private import numpy_wrapper
+from dagad._tracing.stacked_tangents import INDICES, NUMBERS, has_stock_rule
+from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
+
+MOST_OPERATIONS = 500
+
+
+class NotRecorded(NotDifferentiableError):
+    """Raised inside the user's function where it does what can't be written down; nobody else meets it."""
+
+
+class _Rule(NamedTuple):
+    """What an operation does to tangents: `v` is its value, `f` a factor that all directions share."""
+
+    function: Any
+    tangent: str
+    factor: str = ""
+
+
+def _rules(
+    symbol: str, function: Any, both: str, of_first: str, of_second: str, factor: str = ""
+) -> tuple[str, tuple[_Rule, _Rule, _Rule]]:
+    """As in `stacked_tangents`: where both operands move, where the first does, where the second does."""
+    return symbol, (_Rule(function, both), _Rule(function, of_first), _Rule(function, of_second, factor))
+
+
+_OF_TWO: dict[np.ufunc, tuple[str, tuple[_Rule, _Rule, _Rule]]] = {
+    np.multiply: _rules("*", anp.multiply, "{dx} * {y} + {x} * {dy}", "{dx} * {y}", "{x} * {dy}"),
+    np.add: _rules("+", anp.add, "{dx} + {dy}", "{dx}", "{dy}"),
+    np.subtract: _rules("-", anp.subtract, "{dx} - {dy}", "{dx}", "-{dy}"),
+    np.true_divide: _rules("/", anp.true_divide, "({dx} - {v} * {dy}) / {y}", "{dx} / {y}", "{dy} * {f}", "-{v} / {y}"),
+}
+_OPERATE = {"*": operator.mul, "+": operator.add, "-": operator.sub, "/": operator.truediv}
+_POWER = _Rule(numpy_wrapper.power, "{dx} * {f}", "{y} * {x} ** {less}")
+_OF_ONE = {
+    np.negative: _Rule(anp.negative, "-{dx}"),
+    np.exp: _Rule(anp.exp, "{v} * {dx}"),
+    np.log: _Rule(anp.log, "{dx} / {x}"),
+    np.sin: _Rule(anp.sin, "{dx} * {f}", "float(cos({x}))"),
+    np.cos: _Rule(anp.cos, "-{dx} * {f}", "float(sin({x}))"),
+    np.tanh: _Rule(anp.tanh, "{dx} / {f}", "float(cosh({x})) ** 2"),
+    np.sqrt: _Rule(anp.sqrt, "{dx} * 0.5 * {f}", "{x} ** -0.5"),
+    np.square: _Rule(anp.square, "{dx} * 2 * {x}"),
+    np.log1p: _Rule(anp.log1p, "{dx} / {f}", "{x} + 1"),
+}
+NAMES = {ufunc.__name__: ufunc for ufunc in (*_OF_ONE, np.cosh)}
+_COMPARISONS: dict[np.ufunc, tuple[str, Function]] = {
+    np.less: ("<", operator.lt),
+    np.less_equal: ("<=", operator.le),
+    np.greater: (">", operator.gt),
+    np.greater_equal: (">=", operator.ge),
+}
+_KEPT = (
+    "A right-hand side of a differential equation has kept a value of an earlier call, which belonged to a derivative. "
+    "Keep nothing between calls: a slope is a function of the time and the states that it is given."
+)
+
+
+class Recording:
+    """The operations of one call, as lines of a program; those of parameters alone are done once, ahead.
+
+    A number of the name ``n`` has the tangents ``n_0``, ``n_1`` and so on, if it moves.
+
+    Attributes
+    ----------
+    constants
+        Numbers, functions and arrays that the program is given, by their names.
+    ahead, body
+        Lines.
+    is_open
+        Whether everything so far is written down, and more may come.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count, self.is_open = count, True
+        self.constants: dict[str, Any] = {}
+        self.ahead: list[str] = []
+        self.body: list[str] = []
+        self._n_names = 0
+
+    def give_up(self) -> NoReturn:
+        """Leave the function to the tracer, also where somebody catches this."""
+        self.is_open = False
+        raise NotRecorded(_KEPT)
+
+    def constant(self, value: Value) -> str:
+        """Return the name of something that stays as it is."""
+        name = self._new_name("c")
+        self.constants[name] = value
+        return name
+
+    def number(self, operand: Leaf) -> Number:
+        """Return an operand as a number of this recording."""
+        if type(operand) is Number and operand.recording is self and self.is_open:
+            return operand
+        if type(operand) not in NUMBERS or not self.is_open:
+            self.give_up()
+        value = float(operand) if type(operand) is np.float64 else operand  # which is slower
+        return Number(self, self.constant(value), operand, moves=False, varies=False)
+
+    def done(self, rule: _Rule | None, value: Leaf, source: str, *operands: Number, **names: str) -> Number:
+        """Write an operation down: how its value is found, and its tangents where it moves."""
+        moves, varies = any(each.is_moving for each in operands), any(each.is_varying for each in operands)
+        lines, name = self.body if varies else self.ahead, self._new_name("v")
+        if (moves and (rule is None or not has_stock_rule(rule.function))) or self._n_names > MOST_OPERATIONS:
+            self.give_up()
+        lines.append(f"{name} = {source}")
+        if moves and rule is not None:
+            x, y = operands[0].term, operands[-1].term
+            names |= {"v": name, "x": x, "y": y, "f": f"{name}_f"}
+            if rule.factor:
+                lines.append(f"{name}_f = {rule.factor.format(**names)}")
+            for number in range(self.count):
+                tangent = rule.tangent.format(dx=f"{x}_{number}", dy=f"{y}_{number}", **names)
+                lines.append(f"{name}_{number} = {tangent}")
+        return Number(self, name, value, moves, varies)
+
+    def decided(self, compare: Function, symbol: str, first: Leaf, second: Leaf) -> bool:
+        """Return what a comparison finds; where it comes out otherwise, the program returns None."""
+        x, y = self.number(first), self.number(second)
+        outcome = bool(compare(x.number, y.number))
+        if x.is_varying or y.is_varying:
+            self.body.append(f"if ({x.term} {symbol} {y.term}) is not {outcome}: return None")
+        return outcome
+
+    def _new_name(self, letter: str) -> str:
+        self._n_names += 1
+        return f"{letter}{self._n_names}"
+
+
+# What the user's function is given
+
+
+class _Unrecorded:
+    """What nobody can ask of what is recorded, without giving up."""
+
+    __slots__ = ()
+    recording: Recording
+
+    def _refused(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self.recording.give_up()
+
+    __array__ = __float__ = __int__ = __complex__ = __index__ = __bool__ = __setitem__ = __contains__ = _refused
+    __eq__ = __ne__ = __hash__ = _refused  # who asks may look for what he remembers
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _refused
+    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = _refused
+    __lt__ = __le__ = __gt__ = __ge__ = __divmod__ = __abs__ = __round__ = _refused
+    __array_ufunc__ = __array_function__ = __copy__ = __deepcopy__ = __reduce_ex__ = _refused
+    __str__ = __repr__ = __format__ = _refused
+    __class__ = property(_refused)  # `isinstance` asks for it: a time would be a float
+
+    def __getattr__(self, name: str) -> Any:
+        self.recording.give_up()
+
+
+class Numbers(_Unrecorded):
+    """States, or an array of parameters: what somebody takes numbers from.
+
+    Parameters
+    ----------
+    recording
+        Where operations are written down.
+    places
+        Which numbers these are, an array.
+    number
+        Returns a number, by its place.
+    """
+
+    __slots__ = ("_number", "_places", "recording")
+
+    def __init__(self, recording: Recording, places: np.ndarray, number: Callable[[int], Number]) -> None:
+        self.recording, self._places, self._number = recording, places, number
+
+    shape = property(lambda self: self._places.shape)
+    ndim = property(lambda self: self._places.ndim)
+    size = property(lambda self: self._places.size)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, where: Index) -> Any:
+        if not INDICES.issuperset(map(type, where if type(where) is tuple else (where,))):
+            self.recording.give_up()
+        places = self._places[where]
+        if isinstance(places, np.ndarray):
+            return Numbers(self.recording, places, self._number)
+        return self._number(int(places))
+
+
+def _operators(ufunc: np.ufunc) -> tuple[Any, Any]:
+    def forward(self: Number, other: Leaf) -> Any:
+        return _two(self.recording, ufunc, self, other)
+
+    def reflected(self: Number, other: Leaf) -> Any:
+        return _two(self.recording, ufunc, other, self)
+
+    return forward, reflected
+
+
+def _comparison(ufunc: np.ufunc) -> Any:
+    symbol, compare = _COMPARISONS[ufunc]
+
+    def method(self: Number, other: Leaf) -> bool:
+        return self.recording.decided(compare, symbol, self, other)
+
+    return method
+
+
+class Number(_Unrecorded):
+    """A number, of the type that the tracer has, while operations are written down: whether it moves, or varies."""
+
+    # Nobody has a name for these: `getattr(t, "value", t)` is asked of what may be a number or have one.
+    __slots__ = ("is_moving", "is_varying", "number", "recording", "term")
+    shape, ndim, size = (), 0, 1
+
+    def __init__(self, recording: Recording, name: str, value: Leaf, moves: bool, varies: bool) -> None:
+        self.recording, self.term, self.number, self.is_moving, self.is_varying = recording, name, value, moves, varies
+
+    __add__, __radd__ = _operators(np.add)
+    __sub__, __rsub__ = _operators(np.subtract)
+    __mul__, __rmul__ = _operators(np.multiply)
+    __truediv__, __rtruediv__ = _operators(np.true_divide)
+    __lt__, __le__ = _comparison(np.less), _comparison(np.less_equal)
+    __gt__, __ge__ = _comparison(np.greater), _comparison(np.greater_equal)
+
+    def __neg__(self) -> Any:
+        return self.recording.done(_OF_ONE[np.negative], -self.number, f"-{self.term}", self)
+
+    def __pow__(self, exponent: Leaf) -> Any:
+        if type(exponent) not in NUMBERS:
+            self.recording.give_up()
+        power, x = self.recording.number(exponent), self
+        less = self.recording.number(power.number - 1 if power.number else 1.0).term
+        source = f"float({x.term} ** {power.term})"  # which fails where Python's power is complex, and numpy's is nan
+        return self.recording.done(_POWER, x.number**power.number, source, x, power, less=less)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method != "__call__" or kwargs:
+            self.recording.give_up()
+        if ufunc in _COMPARISONS:
+            symbol, compare = _COMPARISONS[ufunc]
+            return self.recording.decided(compare, symbol, *inputs)
+        if ufunc in _OF_TWO:
+            return _two(self.recording, ufunc, *inputs)
+        if ufunc in _OF_ONE and ufunc is not np.negative:
+            source = f"float({ufunc.__name__}({self.term}))"
+            return self.recording.done(_OF_ONE[ufunc], ufunc(self.number), source, self)
+        return -self if ufunc is np.negative else _of_still(self.recording, ufunc, inputs)
+
+    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
+        if func is np.stack and len(args) == 1 and not kwargs and type(args[0]) in (list, tuple):
+            return Stack(self.recording, args[0])
+        return self.recording.give_up() if kwargs else _of_still(self.recording, func, args)
+
+
+class Stack(_Unrecorded):
+    """An array of numbers, to be returned and nothing else."""
+
+    __slots__ = ("parts", "recording")
+
+    def __init__(self, recording: Recording, parts: Sequence[Any]) -> None:
+        self.recording, self.parts = recording, parts
+
+
+def _leave(operand: Number, *_: str) -> NoReturn:
+    operand.recording.give_up()
+
+
+REFUSERS[Number] = REFUSERS[Numbers] = REFUSERS[Stack] = (
+    _leave  # a primitive that the user gave a rule, which is not that of its code
+)
+
+
+def _two(recording: Recording, ufunc: np.ufunc, first: Leaf, second: Leaf) -> Number:
+    x, y = recording.number(first), recording.number(second)
+    symbol, (both, of_first, of_second) = _OF_TWO[ufunc]
+    rule = both if x.is_moving and y.is_moving else of_first if x.is_moving else of_second
+    return recording.done(rule, _OPERATE[symbol](x.number, y.number), f"{x.term} {symbol} {y.term}", x, y)
+
+
+def _of_still(recording: Recording, function: Function, args: Args) -> Number:
+    """Call any function with what does not move, times for the most part, and constants."""
+    numbers = [arg for arg in args if type(arg) is Number]
+    if any(number.is_moving for number in numbers):
+        recording.give_up()
+    names = [recording.number(arg).term if type(arg) is Number else recording.constant(arg) for arg in args]
+    found = function(*[arg.number if type(arg) is Number else arg for arg in args])
+    if type(found) not in (float, np.float64):
+        recording.give_up()
+    return recording.done(None, found, f"float({recording.constant(function)}({', '.join(names)}))", *numbers)
+
+
+def entries(recording: Recording, leaf: Array, stack: Array) -> Any:
+    """Return a parameter that moves, as a number or as numbers that become constants where somebody takes them."""
+    flat, tangents = np.ravel(leaf), stack.reshape(len(stack), -1)
+    known: dict[int, Number] = {}
+
+    def number(place: int) -> Number:
+        if place not in known:
+            name = recording.constant(float(flat[place]))
+            recording.constants.update((f"{name}_{n}", float(row[place])) for n, row in enumerate(tangents))
+            known[place] = Number(recording, name, flat[place], moves=True, varies=False)
+        return known[place]
+
+    places = np.arange(flat.size).reshape(np.shape(leaf))
+    return Numbers(recording, places, number) if places.ndim else number(0)
