@@ -205,6 +205,9 @@ def test_a_tape_is_measured_once_in_a_thread_after_the_answer(is_large: bool, cl
     names = measured.read_text().splitlines()
     assert len(names) == 2 - is_large
     assert all("Dask-Default-Threads" in name for name in names), names
+    for number in ("first", "second"):  # which nobody else lets go of
+        lines.let_go(number, frozenset([address]))
+    until(lambda: held(client) == {0})
 
 
 def answer(lines: Lines, address: str, call: dict[str, Any]) -> dict[str, Any]:
