@@ -20,7 +20,7 @@ from dagad._graphs.linearization import is_scalar
 from dagad._graphs.policies import Policy, checked_policy, may_run_again
 from dagad._kernels.additivity import on_rows
 from dagad._kernels.chunks import ChunkFunction
-from dagad._kernels.context import current_mode
+from dagad._kernels.context import are_directions_divided, current_mode
 from dagad._kernels.job import is_executor
 from dagad._kernels.kernel import Kernel
 from dagad._remembered import Remembered
@@ -71,7 +71,7 @@ def read_arguments(
     if is_traced:  # then look for what is traced
         sliced, shared = pytree.all_opened(sliced), tuple([pytree.all_opened(argument) for argument in shared])
     parts, theta = _with_constants(f, shared, is_traced, mode.lasting)
-    function = ChunkFunction(*parts, engine, mode.policy, mode.divided)
+    function = ChunkFunction(*parts, engine, mode.policy, are_directions_divided())
     columns, active_rows = read_sliced(sliced, len(theta))
     place = _place(options["scheduler"], columns)
     size = _grainsize(options["grainsize"], columns)
@@ -94,7 +94,7 @@ def read_arguments(
         later = _read_later(policy, leaves, is_nested, bool(was_number) and asked.is_reduction)
         if later.rows or (later.arguments and not is_copied):
             parts, _ = _with_constants(f, shared, is_traced, True)
-            function, columns = ChunkFunction(*parts, engine, mode.policy, mode.divided), columns.copied()
+            function, columns = ChunkFunction(*parts, engine, mode.policy, are_directions_divided()), columns.copied()
     if later.rows:
         columns = columns.lasting_elsewhere() if place.remote else columns.lasting()
     return Arguments(function, plan, columns, leaves, len(theta), place, policy, owner, key, was_number)

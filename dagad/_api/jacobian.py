@@ -14,7 +14,7 @@ import numpy as np
 from dagad._api.directions import Found, SideBySide, bounds, in_groups
 from dagad._api.program import Program, fitting
 from dagad._errors import ClosureError, NotDifferentiableError, PlanError
-from dagad._kernels.context import VALUES_FIRST, current_mode, like_here
+from dagad._kernels.context import VALUES_FIRST, directions_divided, like_here
 from dagad._tracing.tape import pull_many
 from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
@@ -144,13 +144,13 @@ def rows(program: Program, layout: Layout, side_by_side: SideBySide | None = Non
 
 def pulled(program: Program, number: int, count: int) -> Found:
     """Record a program, and pull a group of the rows of its Jacobian."""
-    with like_here(VALUES_FIRST, divided=count > 1):
+    with like_here(VALUES_FIRST), directions_divided(count > 1):
         return _Tape(program).pulled(number, count)
 
 
 def _pulls(program: Program, n_threads: int) -> list[Callable[[], Found]]:
     """Record a program; return what pulls groups of the rows of its Jacobian through its tape."""
-    with like_here(VALUES_FIRST, divided=n_threads > 1):
+    with directions_divided(n_threads > 1):
         tape = _Tape(program)
     count = max(min(n_threads, tape.n_rows), 1)
     return [functools.partial(tape.pulled, number, count) for number in range(count)]
@@ -232,7 +232,7 @@ def pushed(program: Program, number: int, count: int) -> Found:
     ]
     value, aux, moved = program.push([[None] * len(plain)]) if not directions else (None, None, [])
     values = []
-    with like_here(current_mode().policy, divided=count > 1):
+    with directions_divided(count > 1):
         for first in range(0, len(directions), DIRECTIONS_AT_ONCE):
             value, aux, some = program.push(directions[first : first + DIRECTIONS_AT_ONCE])
             values.append(value)

@@ -16,7 +16,7 @@ import numpy as np
 from dagad._engines.explicit_rules import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction, Recordable, pulled_many
-from dagad._kernels.context import VALUE_AND_GRAD, DefaultPolicy, like_here
+from dagad._kernels.context import VALUE_AND_GRAD, DefaultPolicy, directions_divided, like_here
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Rows
 from dagad._tracing.embedded import traced_engine
@@ -64,7 +64,7 @@ class ChunkFunction(Recordable, Portable):
     nested
         Default policy of reductions inside it: in another process nobody else could tell them.
     divided
-        Whether it is run for some directions of a Jacobian, and elsewhere for others; see `context.Mode`.
+        Whether it is run for some directions of a Jacobian, and elsewhere for others; see `context`.
     """
 
     __slots__ = (
@@ -157,8 +157,11 @@ class ChunkFunction(Recordable, Portable):
         """Run in the mode of those who made the chunks; the patches are held by who runs the batch."""
         if self._nested is VALUE_AND_GRAD and not self._divided:  # nearly always
             return run(fun, leaves)
-        with like_here(self._nested, divided=self._divided):
-            return run(fun, leaves)
+        with directions_divided(self._divided):
+            if self._nested is VALUE_AND_GRAD:
+                return run(fun, leaves)
+            with like_here(self._nested):
+                return run(fun, leaves)
 
     def record(
         self, context: ChunkContext, rows: AnyRows, shared: Sequence[Any], sliced: Sequence[Any] | None = None

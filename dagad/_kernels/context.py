@@ -1,7 +1,8 @@
 """How reductions are to behave that run for somebody: which policy they take, and where it is written down.
 
 State, in the context of the running thread: `_STACK`, the modes entered and not yet left; `_PROFILE`, the profile of
-the evaluation that runs; `_SEEN`, where operations are written down while somebody looks.
+the evaluation that runs; `_SEEN`, where operations are written down while somebody looks; `_DIVIDED`, whether some of a
+Jacobian's directions are computed elsewhere.
 """
 
 from __future__ import annotations
@@ -29,15 +30,12 @@ class DividedDirectionsError(BaseException):
 
 
 class Mode:
-    """What reductions do by default, while it is entered.
+    """What reductions do by default, while it is entered; `lasting`: their pullbacks may outlive the call."""
 
-    `lasting`: their pullbacks may outlive the call. `divided`: some of a Jacobian's directions are computed elsewhere.
-    """
+    __slots__ = ("lasting", "policy")
 
-    __slots__ = ("divided", "lasting", "policy")
-
-    def __init__(self, policy: DefaultPolicy, *, lasting: bool = False, divided: bool = False) -> None:
-        self.policy, self.lasting, self.divided = policy, lasting, divided
+    def __init__(self, policy: DefaultPolicy, *, lasting: bool = False) -> None:
+        self.policy, self.lasting = policy, lasting
 
     def __enter__(self) -> None:
         _STACK.set((*_STACK.get(), self))
@@ -48,6 +46,7 @@ class Mode:
 
 _PROFILE: ContextVar[Callable[[], Any] | None] = ContextVar("dagad_profile", default=None)
 _SEEN: ContextVar[list[Any] | None] = ContextVar("dagad_seen", default=None)
+_DIVIDED: ContextVar[bool] = ContextVar("dagad_divided", default=False)
 _STACK: ContextVar[tuple[Mode, ...]] = ContextVar("dagad_mode", default=())
 _DEFAULT = Mode(VALUE_AND_GRAD)
 
@@ -58,24 +57,14 @@ def current_mode() -> Mode:
     return stack[-1] if stack else _DEFAULT
 
 
-def refuse_divided(is_divided: bool) -> None:
-    """Refuse to go on with some directions of a Jacobian: what comes next is computed for all of them together."""
-    if is_divided:
-        raise DividedDirectionsError(
-            "The directions of a Jacobian are computed in groups, and a solver in its function takes steps for all of "
-            "them together. Leave out `scheduler=`."
-        )
-
-
 def is_in_a_transform() -> bool:
     """Return whether a transform of ours runs here, which sees to what is handed out in the end."""
     return bool(_STACK.get())
 
 
-def like_here(policy: DefaultPolicy, *, lasting: bool = False, divided: bool = False) -> Mode:
-    """Return a mode with this default policy, and lasting or divided if that around it is."""
-    mode = current_mode()
-    return Mode(policy, lasting=lasting or mode.lasting, divided=divided or mode.divided)
+def like_here(policy: DefaultPolicy, *, lasting: bool = False) -> Mode:
+    """Return a mode with this default policy, and lasting if that around it is."""
+    return Mode(policy, lasting=lasting or current_mode().lasting)
 
 
 @contextlib.contextmanager
@@ -125,3 +114,27 @@ def note_operation(operation: object, leaves: object) -> None:
     seen = _SEEN.get()
     if seen is not None:
         seen.append((operation, leaves))
+
+
+@contextlib.contextmanager
+def directions_divided(are_divided: bool) -> Iterator[None]:
+    """Have it known that what runs here has some directions of a Jacobian, if it is so; what is so around it stays."""
+    token = _DIVIDED.set(_DIVIDED.get() or are_divided)
+    try:
+        yield
+    finally:
+        _DIVIDED.reset(token)
+
+
+def are_directions_divided() -> bool:
+    """Return whether what runs here has some directions of a Jacobian, and others have the rest."""
+    return _DIVIDED.get()
+
+
+def refuse_divided(is_divided: bool) -> None:
+    """Refuse to go on with some directions of a Jacobian: what comes next is computed for all of them together."""
+    if is_divided:
+        raise DividedDirectionsError(
+            "The directions of a Jacobian are computed in groups, and a solver in its function takes steps for all of "
+            "them together. Leave out `scheduler=`."
+        )

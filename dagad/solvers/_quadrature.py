@@ -16,7 +16,7 @@ import numpy as np
 
 from dagad._engines.elsewhere import refuse_numbers
 from dagad._errors import NotDifferentiableError
-from dagad._kernels.context import current_mode, refuse_divided
+from dagad._kernels.context import are_directions_divided, refuse_divided
 from dagad._tracebacks import public
 from dagad._tracing import equalities
 from dagad._tracing.embedded import Trace, innermost
@@ -166,7 +166,7 @@ def integral(problem: Problem, leaves: Sequence[Any]) -> Any:
     value = integral(problem, trace.below)
     if not trace.moves:
         return trace.pulled([value], functools.partial(_pulled, problem, trace))[0]
-    refuse_divided(current_mode().divided)
+    refuse_divided(are_directions_divided())
     tangents, count = trace.tangents()
     return trace.moved(value, _moved(problem, trace.below, tangents, count))
 

@@ -286,9 +286,8 @@ def _leave(operand: Number, *_: str) -> NoReturn:
     operand.recording.give_up()
 
 
-REFUSERS[Number] = REFUSERS[Numbers] = REFUSERS[Stack] = (
-    _leave  # a primitive that the user gave a rule, which is not that of its code
-)
+# A primitive that the user gave a rule has not that of its code.
+REFUSERS[Number] = REFUSERS[Numbers] = REFUSERS[Stack] = _leave
 
 
 def _two(recording: Recording, ufunc: np.ufunc, first: Leaf, second: Leaf) -> Number:

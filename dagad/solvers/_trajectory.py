@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._kernels.context import current_mode, refuse_divided
+from dagad._kernels.context import are_directions_divided, refuse_divided
 from dagad._tracing.embedded import Trace, innermost, parts_of
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import pull, record_flat, traceable
@@ -76,7 +76,7 @@ def solution(problem: Problem, leaves: Sequence[Any]) -> Any:
     if trace is None:
         return _solved(problem, leaves) if problem.known is None else problem.known
     if trace.moves:
-        refuse_divided(current_mode().divided)
+        refuse_divided(are_directions_divided())
         tangents, count = trace.tangents()
         value, moved = pushed(problem, trace.below, tangents, count)
         return trace.moved(value, moved)
@@ -182,7 +182,7 @@ class _Pull:
     def __init__(self, problem: Problem, trace: Trace) -> None:
         self._problem, self._leaves, self._places = problem, trace.below, list(trace.nodes)
         self._found: Any = None
-        self._divided = current_mode().divided
+        self._divided = are_directions_divided()
 
     def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
         return tuple(self._pulled(cotangent, 1))

@@ -15,6 +15,7 @@ import pytest
 from distributed import Client
 
 import dagad
+from dagad._kernels.context import is_in_a_transform
 from dagad._values import pytree
 from dagad.solvers import odeint, quad, solve_ivp
 from support.clusters import a_cluster
@@ -137,6 +138,22 @@ def test_directions_that_a_solver_takes_together_have_the_bits_that_they_have_wi
 ) -> None:
     found, expected = mode(JOINT[name], scheduler=scheduler)(X), mode(JOINT[name])(X)
     assert every_bit(found) == every_bit(expected)
+
+
+def test_columns_are_pushed_in_no_transform_of_ours_so_that_others_inside_hand_out_arrays_of_their_own(
+    scheduler: Any,
+) -> None:
+    seen = list[bool]()
+
+    def fun(x: Any) -> Any:
+        seen.append(is_in_a_transform())
+        return steps(x)
+
+    here = None if isinstance(scheduler, Client) else scheduler
+    dagad.jacfwd(fun, scheduler=here)(X)
+    dagad.jacfwd(fun)(X)
+    assert seen
+    assert not any(seen)
 
 
 def decays_or_nothing(x: Any) -> Any:
