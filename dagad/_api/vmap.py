@@ -19,6 +19,7 @@ from dagad._executors.evaluation import is_inside_any_task
 from dagad._executors.member import current_member
 from dagad._executors.members import Meeting
 from dagad._executors.members_pace import Pace
+from dagad._executors.members_threads import MemberThreads
 from dagad._tracebacks import public
 from dagad._tracing.patches import patches
 from dagad._types import Axis, Cotangent, Function, Leaf, Tree
@@ -82,7 +83,7 @@ def vmap(fun: Callable[..., Any], in_axes: Tree = 0) -> Callable[..., Any]:
     (array([55., 31., 19., 19.]), array([-30., -18.,  -6.,   6.]))
     """
     check_function(fun, "vmap")
-    pace = Pace()
+    pace, threads = Pace(), MemberThreads()
 
     @public
     @functools.wraps(fun, updated=())
@@ -91,21 +92,22 @@ def vmap(fun: Callable[..., Any], in_axes: Tree = 0) -> Callable[..., Any]:
         acts = [functools.partial(fun, *own, **words) for own, words in calls]
         with watched(name_of(fun)):
             is_traced = any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0])) or is_followed(fun)
-            results = _run(acts, pace, is_traced)
+            results = _run(acts, pace, threads, is_traced)
         return _stacked(results)
 
     return of_members
 
 
-def _run(acts: Sequence[Callable[[], Any]], pace: Pace, is_traced: bool) -> list[Any]:
+def _run(acts: Sequence[Callable[[], Any]], pace: Pace, threads: MemberThreads, is_traced: bool) -> list[Any]:
     """Run the programs of all members: together, or one by one where somebody follows them, or wants their order."""
     if len(acts) < 2 or is_traced or is_inside_any_task() or is_checkpointed():
         return _one_by_one(acts)
+    threads.begin_call()
     if current_member() is not None:  # the members around this one are to come to the same reductions
-        return Meeting(acts).run()
+        return Meeting(acts, threads).run()
     began = time.perf_counter()
     if pace.choose(len(acts)):
-        meeting = Meeting(acts)
+        meeting = Meeting(acts, threads)
         results = meeting.run()
         pace.took(len(acts), True, time.perf_counter() - began, meeting.is_remote)
         if meeting.is_one_by_one:

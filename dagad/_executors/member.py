@@ -23,6 +23,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from dagad._executors.members_locks import Stack, stack_of, waits_for_lock
+from dagad._executors.members_threads import MemberThread, MemberThreads
 from dagad._frames import Line, run_for
 
 
@@ -49,7 +50,9 @@ class Passing(Protocol):
 class Member:
     """One member's program, in a thread of its own that runs only when it is its turn."""
 
-    def __init__(self, number: int, act: Callable[[], Any], meeting: Passing, line: Line | None) -> None:
+    def __init__(
+        self, number: int, act: Callable[[], Any], meeting: Passing, line: Line | None, threads: MemberThreads
+    ) -> None:
         self.number, self._act, self._meeting = number, act, meeting
         self._context, self._line = contextvars.copy_context(), line
         self.request: Any = None
@@ -60,9 +63,11 @@ class Member:
         self.locks: list[Any] = []
         self.inside: Passing | None = None
         self._n_alone = 0
-        self._go = threading.Lock()
+        self._go, self._ended = threading.Lock(), threading.Lock()
         self._go.acquire()
-        self._thread = threading.Thread(target=self._run, name=f"dagad-member-{number}", daemon=True)
+        self._ended.acquire()
+        self._threads = threads
+        self._thread: MemberThread | None = None
 
     def is_here(self) -> bool:
         """Return whether the caller is the member's own thread, and may wait: it may have started others."""
@@ -85,27 +90,34 @@ class Member:
         """Return where the member stands, if it waits for a lock, or all its own members do."""
         if self.inside is not None:
             return self.inside.blocked()
-        return [stack_of(self._thread)] if waits_for_lock(self._thread) else None
+        thread = self._thread
+        return [stack_of(thread)] if thread is not None and waits_for_lock(thread) else None
 
     def runs_through(self, codes: Collection[CodeType]) -> bool:
         """Return whether the member stands somewhere in one of these functions."""
-        return any(code in codes for code, _ in stack_of(self._thread))
+        return self._thread is not None and any(code in codes for code, _ in stack_of(self._thread))
 
     def go_on(self, answer: object = None) -> None:
         """Let the member run: from its beginning, or with the answer to what it asked."""
         self.answer, self.request = answer, None
-        if self._thread.ident is None:
-            self._thread.start()
-        else:
+        if self._thread is not None:
             self._go.release()
+            return
+        self._thread = thread = self._threads.take()  # before it runs, or it would not find itself
+        try:
+            thread.begin(f"dagad-member-{self.number}", self._run)
+        except Exception:  # there can be no more; who was interrupted may have started it
+            self._thread = None
+            raise
 
     def give_up(self) -> None:
         """End the member where it waits, or where it next asks."""
         self.is_given_up = True
-        if self._thread.ident is not None:
+        if self._thread is not None:
             with contextlib.suppress(RuntimeError):  # it was just told to go on
                 self._go.release()
-            self._thread.join()
+            self._thread.wait_for(self._ended)
+            self._thread = None
         # Whatever it had start, a call on a cluster's loop say, may have its context for ever, and in that the member.
         self.request = self.answer = self.result = self.error = None
         self._act = int
@@ -135,7 +147,7 @@ class Member:
 
     def position(self) -> list[int]:
         """Return where in its program the member waits, from the outermost function to the innermost."""
-        return [at for _, at in reversed(stack_of(self._thread))]
+        return [] if self._thread is None else [at for _, at in reversed(stack_of(self._thread))]
 
     def _run(self) -> None:
         try:
@@ -144,7 +156,10 @@ class Member:
             self.error = error
         finally:
             self.is_over = True
-            self._meeting.pass_on(self)
+            try:
+                self._meeting.pass_on(self)
+            finally:
+                self._ended.release()
 
     def _in_context(self) -> Any:
         _MEMBER.set(self)

@@ -28,6 +28,7 @@ from dagad._executors.members_process import ProcessState
 from dagad._executors.members_residuals import MemberPull, SharedResiduals
 from dagad._executors.members_settings import CurrentStates, Settings
 from dagad._executors.members_snapshot import CurrentState, Snapshot
+from dagad._executors.members_threads import MemberThreads
 from dagad._frames import users_line
 from dagad._graphs.policies import OURS, Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
@@ -185,7 +186,7 @@ class Meeting:
     ===============  ==================================================================================================
     """
 
-    def __init__(self, acts: Sequence[Callable[[], Any]]) -> None:
+    def __init__(self, acts: Sequence[Callable[[], Any]], threads: MemberThreads) -> None:
         self._turns: deque[tuple[Member, Any]] = deque()
         self._running, self._has_failed, self.is_one_by_one = list[Member](), False, False
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
@@ -194,7 +195,7 @@ class Meeting:
         self.is_remote, self._settings = False, Settings()
         self._process, self._is_changed = ProcessState(), False
         line = users_line()
-        self._members = [Member(number, act, self, line) for number, act in enumerate(acts)]
+        self._members = [Member(number, act, self, line, threads) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
         """Run all programs to their end, and return what they return; the first error is raised."""
