@@ -101,9 +101,10 @@ class Pushforward(_Derivative):
             rest = iter(leaves)
             parts = self.function.run(context, rows, regrouped(thetas[0], rest), regrouped(actives[0], rest))
             notes.append(parts.note)
-            return parts.reduced, parts.stacked
+            return (parts.reduced, parts.stacked) if self.stacks else parts.reduced
 
-        (reduced, stacked), tangents = push(run, leaves, directions)
+        found, tangents = push(run, leaves, directions)
+        reduced, stacked = found if self.stacks else (found, [])
         return self._outputs(Outputs(reduced, stacked, notes[0]), tangents)
 
     def own_groups(self, sliced: Groups) -> Groups:

@@ -6,7 +6,7 @@ order, so with the same bits. What is traced, or broadcast, or has a rule of the
 `quickly_pushed` has the tangents of what autograd's tracer has computed; the functions after it compute the value too,
 past the tracer.
 
-State: `_STOCK`, `_STOCK_OF_SUM` and `_STOCK_OF_POWER`, autograd's own rules of these operations, as they are when this
+State: `_STOCK` and `_STOCK_OF_POWER`, autograd's own rules of these operations, as they are when this
 is imported.
 """
 
@@ -86,8 +86,8 @@ _SHAPES = frozenset({anp.reshape, anp.expand_dims, anp.squeeze, anp.swapaxes})
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
 _POWER = numpy_wrapper.power
-_STOCK = stock_rules(primitive_jvps, *_BINARY, *UNARY, *_SHAPES, _GETITEM, _ARRAY, _CONCATENATE)
-_STOCK_OF_SUM, _STOCK_OF_POWER = stock_rules(primitive_jvps, anp.sum, _POWER).values()
+_STOCK = stock_rules(primitive_jvps, *_BINARY, *UNARY, *_SHAPES, _GETITEM, _ARRAY, _CONCATENATE, anp.sum)
+_STOCK_OF_POWER = stock_rules(primitive_jvps, _POWER)[_POWER]
 Found = tuple[Any, list[Any]]  # the value and its tangents
 
 
@@ -112,6 +112,10 @@ def quickly_pushed(
             return None
         shaped: Any = fun.fun  # type: ignore[attr-defined]  # a primitive of autograd's
         found = [shaped(tangent, *args[1:]) for tangent in tangents[0]]
+    elif fun is anp.sum:
+        if len(args) > 1 or type(args[0]) is not np.ndarray:
+            return None
+        found = [np.add.reduce(tangent, None) for tangent in tangents[0]]
     elif not _PLAIN.issuperset(map(type, args)):
         return None
     elif fun in UNARY:
@@ -183,7 +187,7 @@ def entry_of(box: Array, where: Index) -> Found | None:
 def sum_of(box: Array, axis: Axis) -> Found | None:
     """Return the sum of an array, or the sums along one axis."""
     x = box._value
-    if type(x) is not np.ndarray or not _moves(box) or primitive_jvps.get(anp.sum) is not _STOCK_OF_SUM:
+    if type(x) is not np.ndarray or not _moves(box) or primitive_jvps.get(anp.sum) is not _STOCK[anp.sum]:
         return None
     value = np.add.reduce(x, axis)
     tangents = _fitting([np.add.reduce(each, axis) for each in box._node.g], value)
