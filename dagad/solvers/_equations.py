@@ -28,6 +28,7 @@ from dagad._types import Array, Leaf
 from dagad._values import pytree
 from dagad.solvers._given import compare_at
 from dagad.solvers._recorded import MOST_DIRECTIONS, MOST_STATES, RecordedSlopes
+from dagad.solvers._recorded_tangents import entries_moved, extended, level_of
 
 # From a time and a state to its slope.
 Field = Callable[[Any, Any], Any]
@@ -129,7 +130,10 @@ class Equation(Protocol):
 
     @property
     def written(self) -> Callable[[Sequence[Any]], Field] | None:
-        """Returns the right-hand side for some parameters as the user has written it; None where that does not do."""
+        """Returns the right-hand side for some parameters as it can be recorded; None where that does not do."""
+
+    def bare_field(self, params: Sequence[Any]) -> contextlib.AbstractContextManager[Field]:
+        """Give the right-hand side at plain parameters and states as the user has written it, or what is as good."""
 
     def field(self, params: Sequence[Any]) -> contextlib.AbstractContextManager[Field]:
         """Give the right-hand side at some parameters, for as long as it is needed."""
@@ -149,6 +153,10 @@ class Written:
     def written(self) -> Callable[[Sequence[Any]], Field] | None:
         """What the user has written; None where one call depends on others: each has to be the tracer's own."""
         return None if self._make.remembers else self._make.written
+
+    def bare_field(self, params: Sequence[Any]) -> contextlib.AbstractContextManager[Field]:
+        """Give what the user has written; see `Equation.bare_field`."""
+        return contextlib.nullcontext(self._make.written(params))
 
     @contextlib.contextmanager
     def field(self, params: Sequence[Any]) -> Iterator[Field]:
@@ -188,8 +196,6 @@ def _shaped_slope(field: Field, n_states: int, t: Array, y: Array) -> Any:
 class Extended:
     """An equation with tangents of its states; the tolerances of a tangent are those of the states in its own scale."""
 
-    written: Callable[[Sequence[Any]], Field] | None = None
-
     def __init__(self, below: Equation, moving: Sequence[int], scales: Sequence[float]) -> None:
         self._below, self._moving = below, tuple(moving)
         self.settings = below.settings
@@ -205,39 +211,64 @@ class Extended:
     @contextlib.contextmanager
     def plain_field(self, params: Sequence[Any]) -> Iterator[Field]:
         """Give the same for plain states, of which few are not followed at each call; see `Equation.plain_field`."""
-        with self._open(params) as (field, boxed):
-            yield self._recorded(field, boxed)
+        with self._open(params) as (field, boxed), self._recorded(field, boxed) as quick:
+            yield quick
+
+    bare_field = plain_field
+
+    @property
+    def written(self) -> Callable[[Sequence[Any]], Field] | None:
+        """What the equation below is, for numbers with tangents."""
+        written = self._below.written
+        return None if written is None else functools.partial(self._written, written)
+
+    def _written(self, written: Callable[[Sequence[Any]], Field], params: Sequence[Any]) -> Field:
+        def field(t: Any, states: Any) -> Any:
+            (leaves, tangents), level = self._apart(params), level_of(states)
+            for place, moved in tangents.items():
+                leaves[place] = entries_moved(states.recording, leaves[place], moved, level)
+            return extended(written(leaves), self.n_moving, self._count, t, states)
+
+        return field
+
+    def _apart(self, params: Sequence[Any]) -> tuple[list[Any], dict[int, list[Any]]]:
+        """Return the parameters of the equation below, and the tangents of those that move."""
+        each = len(self._moving)
+        n_below = len(params) - each * self._count
+        tangents = {place: list(params[n_below + index :: each]) for index, place in enumerate(self._moving)}
+        return list(params[:n_below]), tangents
 
     @contextlib.contextmanager
     def _open(self, params: Sequence[Any]) -> Iterator[tuple[Field, Sequence[Any]]]:
-        each, count = len(self._moving), self._count
-        n_below = len(params) - each * count
-        boxed = list(params[:n_below])
+        boxed, tangents = self._apart(params)
         learn_rules()
         with patches.new_trace() as level:
-            for index, place in enumerate(self._moving):
-                boxed[place] = _moving(traceable(boxed[place]), level, list(params[n_below + index :: each]))
+            for place, moved in tangents.items():
+                boxed[place] = _moving(traceable(boxed[place]), level, moved)
             with self._below.field(boxed) as field:
                 yield functools.partial(self._moved, field, level), boxed
 
-    def _recorded(self, usual: Field, boxed: Sequence[Any]) -> Field:
-        """Return slopes by a program of what the function did once, of few plain numbers; else the usual ones."""
+    @contextlib.contextmanager
+    def _recorded(self, usual: Field, boxed: Sequence[Any]) -> Iterator[Field]:
+        """Give slopes by a program of what the function did once, of few plain numbers; else the usual ones."""
         written = self._below.written
         leaves, stacks = list(boxed), [boxed[place]._node.g for place in self._moving]
         for place in self._moving:
             leaves[place] = boxed[place]._value
         is_small = len(self.atol) <= MOST_STATES and self._count <= MOST_DIRECTIONS
-        if written is None or not is_small or not {np.ndarray}.issuperset(map(type, stacks)):
-            return usual
-        if any(map(pytree.is_traced, leaves)):
-            return usual
+        is_plain = {np.ndarray}.issuperset(map(type, stacks)) and not any(map(pytree.is_traced, leaves))
+        if written is None or not is_small or not is_plain:
+            yield usual
+            return
 
         def at(moving: Sequence[Any]) -> Field:
+            now = list(leaves)
             for place, leaf in zip(self._moving, moving, strict=True):
-                leaves[place] = leaf
-            return written(leaves)
+                now[place] = leaf
+            return written(now)
 
-        return RecordedSlopes(at, [leaves[place] for place in self._moving], stacks, self._count, usual)
+        with self._below.bare_field(leaves) as bare:
+            yield RecordedSlopes(at, bare, [leaves[place] for place in self._moving], stacks, self._count, usual)
 
     def _moved(self, field: Field, level: int, t: Array, y: Array) -> Any:
         """Return the slopes of the states and of their tangents."""

@@ -28,12 +28,12 @@ from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array, Leaf
 from dagad.solvers._recording import NAMES, Number, Numbers, Recording, Stack, entries
 
-MOST_DIRECTIONS, MOST_STATES = 32, 200  # states with their tangents: of more, arrays are as quick
+MOST_DIRECTIONS, MOST_STATES = 32, 600  # states with their tangents: of more, arrays are as quick
 MOST_RECORDS = 16  # of one integration: a function that decides otherwise at each call is not worth recording
 Field = Callable[[Any, Any], Any]
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def _compiled(source: str) -> Callable[..., Any]:
     """Return what makes slopes of constants: subjects whose right-hand side is the same share it."""
     names: dict[str, Any] = dict(NAMES)
@@ -63,7 +63,9 @@ class RecordedSlopes:
     Parameters
     ----------
     written
-        Returns the user's function at some parameters.
+        Returns the slopes of the states alone at some parameters, as they can be recorded.
+    bare
+        The same at those that are given, of plain states.
     params, stacks
         The parameters that move, and their tangents in all directions.
     count
@@ -75,13 +77,14 @@ class RecordedSlopes:
     def __init__(
         self,
         written: Callable[[Sequence[Any]], Field],
+        bare: Field,
         params: Sequence[Any],
         stacks: Sequence[Any],
         count: int,
         usual: Field,
     ) -> None:
         self._written, self._params, self._stacks, self._usual = written, params, stacks, usual
-        self._bare, self._count = written(params), count
+        self._bare, self._count = bare, count
         self._programs: list[Callable[..., Any]] = []  # the one that was used last is the first
         self._n_records = 0
 

@@ -19,14 +19,14 @@ from dagad._tracing.private import numpy_wrapper
 from dagad._tracing.stacked_tangents import INDICES, NUMBERS, has_stock_rule
 from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
 
-MOST_OPERATIONS = 500
+MOST_LINES = 10_000  # of a program: to compile them takes a tenth of a second
 
 
 class NotRecorded(NotDifferentiableError):
     """Raised inside the user's function where it does what can't be written down; nobody else meets it."""
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """What an operation does to tangents: `v` is its value, `f` a factor that all directions share."""
 
     function: Any
@@ -36,32 +36,34 @@ class _Rule(NamedTuple):
 
 def _rules(
     symbol: str, function: Any, both: str, of_first: str, of_second: str, factor: str = ""
-) -> tuple[str, tuple[_Rule, _Rule, _Rule]]:
+) -> tuple[str, tuple[Rule, Rule, Rule]]:
     """As in `stacked_tangents`: where both operands move, where the first does, where the second does."""
-    return symbol, (_Rule(function, both), _Rule(function, of_first), _Rule(function, of_second, factor))
+    return symbol, (Rule(function, both), Rule(function, of_first), Rule(function, of_second, factor))
 
 
-_OF_TWO: dict[np.ufunc, tuple[str, tuple[_Rule, _Rule, _Rule]]] = {
+OF_TWO: dict[np.ufunc, tuple[str, tuple[Rule, Rule, Rule]]] = {
     np.multiply: _rules("*", anp.multiply, "{dx} * {y} + {x} * {dy}", "{dx} * {y}", "{x} * {dy}"),
     np.add: _rules("+", anp.add, "{dx} + {dy}", "{dx}", "{dy}"),
     np.subtract: _rules("-", anp.subtract, "{dx} - {dy}", "{dx}", "-{dy}"),
     np.true_divide: _rules("/", anp.true_divide, "({dx} - {v} * {dy}) / {y}", "{dx} / {y}", "{dy} * {f}", "-{v} / {y}"),
 }
-_OPERATE = {"*": operator.mul, "+": operator.add, "-": operator.sub, "/": operator.truediv}
-_POWER = _Rule(numpy_wrapper.power, "{dx} * {f}", "{y} * {x} ** {less}")
-_OF_ONE = {
-    np.negative: _Rule(anp.negative, "-{dx}"),
-    np.exp: _Rule(anp.exp, "{v} * {dx}"),
-    np.log: _Rule(anp.log, "{dx} / {x}"),
-    np.sin: _Rule(anp.sin, "{dx} * {f}", "float(cos({x}))"),
-    np.cos: _Rule(anp.cos, "-{dx} * {f}", "float(sin({x}))"),
-    np.tanh: _Rule(anp.tanh, "{dx} / {f}", "float(cosh({x})) ** 2"),
-    np.sqrt: _Rule(anp.sqrt, "{dx} * 0.5 * {f}", "{x} ** -0.5"),
-    np.square: _Rule(anp.square, "{dx} * 2 * {x}"),
-    np.log1p: _Rule(anp.log1p, "{dx} / {f}", "{x} + 1"),
+OPERATE = {"*": operator.mul, "+": operator.add, "-": operator.sub, "/": operator.truediv}
+POWER = Rule(numpy_wrapper.power, "{dx} * {f}", "{y} * {x} ** {less}")
+OF_ONE: dict[np.ufunc, Rule] = {
+    np.negative: Rule(anp.negative, "-{dx}"),
+    np.exp: Rule(anp.exp, "{v} * {dx}"),
+    np.log: Rule(anp.log, "{dx} / {x}"),
+    np.sin: Rule(anp.sin, "{dx} * {f}", "float(cos({x}))"),
+    np.cos: Rule(anp.cos, "-{dx} * {f}", "float(sin({x}))"),
+    np.tanh: Rule(anp.tanh, "{dx} / {f}", "float(cosh({x})) ** 2"),
+    np.sinh: Rule(anp.sinh, "{dx} * {f}", "float(cosh({x}))"),
+    np.cosh: Rule(anp.cosh, "{dx} * {f}", "float(sinh({x}))"),
+    np.sqrt: Rule(anp.sqrt, "{dx} * 0.5 * {f}", "{x} ** -0.5"),
+    np.square: Rule(anp.square, "{dx} * 2 * {x}"),
+    np.log1p: Rule(anp.log1p, "{dx} / {f}", "{x} + 1"),
 }
-NAMES = {ufunc.__name__: ufunc for ufunc in (*_OF_ONE, np.cosh)}
-_COMPARISONS: dict[np.ufunc, tuple[str, Function]] = {
+NAMES = {ufunc.__name__: ufunc for ufunc in OF_ONE}
+COMPARISONS: dict[np.ufunc, tuple[str, Function]] = {
     np.less: ("<", operator.lt),
     np.less_equal: ("<=", operator.le),
     np.greater: (">", operator.gt),
@@ -115,11 +117,11 @@ class Recording:
         value = float(operand) if type(operand) is np.float64 else operand  # which is slower
         return Number(self, self.constant(value), operand, moves=False, varies=False)
 
-    def done(self, rule: _Rule | None, value: Leaf, source: str, *operands: Number, **names: str) -> Number:
+    def done(self, rule: Rule | None, value: Leaf, source: str, *operands: Number, **names: str) -> Number:
         """Write an operation down: how its value is found, and its tangents where it moves."""
         moves, varies = any(each.is_moving for each in operands), any(each.is_varying for each in operands)
         lines, name = self.body if varies else self.ahead, self._new_name("v")
-        if (moves and (rule is None or not has_stock_rule(rule.function))) or self._n_names > MOST_OPERATIONS:
+        if (moves and (rule is None or not has_stock_rule(rule.function))) or len(self.body) > MOST_LINES:
             self.give_up()
         lines.append(f"{name} = {source}")
         if moves and rule is not None:
@@ -148,7 +150,14 @@ class Recording:
 # What the user's function is given
 
 
-class _Unrecorded:
+class _KnownByType(type):
+    """Says what is an object of a class by its type alone: numpy asks it of operands, and loses an error."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return issubclass(type(instance), cls)
+
+
+class Unrecorded(metaclass=_KnownByType):
     """What nobody can ask of what is recorded, without giving up."""
 
     __slots__ = ()
@@ -170,7 +179,7 @@ class _Unrecorded:
         self.recording.give_up()
 
 
-class Numbers(_Unrecorded):
+class Numbers(Unrecorded):
     """States, or an array of parameters: what somebody takes numbers from.
 
     Parameters
@@ -185,7 +194,7 @@ class Numbers(_Unrecorded):
 
     __slots__ = ("_number", "_places", "recording")
 
-    def __init__(self, recording: Recording, places: np.ndarray, number: Callable[[int], Number]) -> None:
+    def __init__(self, recording: Recording, places: np.ndarray, number: Callable[[int], Any]) -> None:
         self.recording, self._places, self._number = recording, places, number
 
     shape = property(lambda self: self._places.shape)
@@ -198,6 +207,10 @@ class Numbers(_Unrecorded):
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
+    def entry(self, place: int) -> Any:
+        """Return the number at a place among all of them, row by row."""
+        return self._number(int(self._places.flat[place]))
+
     def __getitem__(self, where: Index) -> Any:
         if not INDICES.issuperset(map(type, where if type(where) is tuple else (where,))):
             self.recording.give_up()
@@ -207,26 +220,31 @@ class Numbers(_Unrecorded):
         return self._number(int(places))
 
 
+def _has_tangents(operand: Leaf) -> bool:
+    """Return whether an operand is a number with tangents of its own, which says itself what is done to it."""
+    return hasattr(type(operand), "tangents")
+
+
 def _operators(ufunc: np.ufunc) -> tuple[Any, Any]:
     def forward(self: Number, other: Leaf) -> Any:
-        return _two(self.recording, ufunc, self, other)
+        return NotImplemented if _has_tangents(other) else _two(self.recording, ufunc, self, other)
 
     def reflected(self: Number, other: Leaf) -> Any:
-        return _two(self.recording, ufunc, other, self)
+        return NotImplemented if _has_tangents(other) else _two(self.recording, ufunc, other, self)
 
     return forward, reflected
 
 
 def _comparison(ufunc: np.ufunc) -> Any:
-    symbol, compare = _COMPARISONS[ufunc]
+    symbol, compare = COMPARISONS[ufunc]
 
     def method(self: Number, other: Leaf) -> bool:
-        return self.recording.decided(compare, symbol, self, other)
+        return NotImplemented if _has_tangents(other) else self.recording.decided(compare, symbol, self, other)
 
     return method
 
 
-class Number(_Unrecorded):
+class Number(Unrecorded):
     """A number, of the type that the tracer has, while operations are written down: whether it moves, or varies."""
 
     # Nobody has a name for these: `getattr(t, "value", t)` is asked of what may be a number or have one.
@@ -244,7 +262,7 @@ class Number(_Unrecorded):
     __gt__, __ge__ = _comparison(np.greater), _comparison(np.greater_equal)
 
     def __neg__(self) -> Any:
-        return self.recording.done(_OF_ONE[np.negative], -self.number, f"-{self.term}", self)
+        return self.recording.done(OF_ONE[np.negative], -self.number, f"-{self.term}", self)
 
     def __pow__(self, exponent: Leaf) -> Any:
         if type(exponent) not in NUMBERS:
@@ -252,19 +270,21 @@ class Number(_Unrecorded):
         power, x = self.recording.number(exponent), self
         less = self.recording.number(power.number - 1 if power.number else 1.0).term
         source = f"float({x.term} ** {power.term})"  # which fails where Python's power is complex, and numpy's is nan
-        return self.recording.done(_POWER, x.number**power.number, source, x, power, less=less)
+        return self.recording.done(POWER, x.number**power.number, source, x, power, less=less)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method != "__call__" or kwargs:
             self.recording.give_up()
-        if ufunc in _COMPARISONS:
-            symbol, compare = _COMPARISONS[ufunc]
+        if any(map(_has_tangents, inputs)):
+            return NotImplemented
+        if ufunc in COMPARISONS:
+            symbol, compare = COMPARISONS[ufunc]
             return self.recording.decided(compare, symbol, *inputs)
-        if ufunc in _OF_TWO:
+        if ufunc in OF_TWO:
             return _two(self.recording, ufunc, *inputs)
-        if ufunc in _OF_ONE and ufunc is not np.negative:
+        if ufunc in OF_ONE and ufunc is not np.negative:
             source = f"float({ufunc.__name__}({self.term}))"
-            return self.recording.done(_OF_ONE[ufunc], ufunc(self.number), source, self)
+            return self.recording.done(OF_ONE[ufunc], ufunc(self.number), source, self)
         return -self if ufunc is np.negative else _of_still(self.recording, ufunc, inputs)
 
     def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -273,7 +293,7 @@ class Number(_Unrecorded):
         return self.recording.give_up() if kwargs else _of_still(self.recording, func, args)
 
 
-class Stack(_Unrecorded):
+class Stack(Unrecorded):
     """An array of numbers, to be returned and nothing else."""
 
     __slots__ = ("parts", "recording")
@@ -282,19 +302,20 @@ class Stack(_Unrecorded):
         self.recording, self.parts = recording, parts
 
 
-def _leave(operand: Number, *_: str) -> NoReturn:
+def leave(operand: Unrecorded, *_: str) -> NoReturn:
+    """Leave the function to the tracer."""
     operand.recording.give_up()
 
 
 # A primitive that the user gave a rule has not that of its code.
-REFUSERS[Number] = REFUSERS[Numbers] = REFUSERS[Stack] = _leave
+REFUSERS[Number] = REFUSERS[Numbers] = REFUSERS[Stack] = leave
 
 
 def _two(recording: Recording, ufunc: np.ufunc, first: Leaf, second: Leaf) -> Number:
     x, y = recording.number(first), recording.number(second)
-    symbol, (both, of_first, of_second) = _OF_TWO[ufunc]
+    symbol, (both, of_first, of_second) = OF_TWO[ufunc]
     rule = both if x.is_moving and y.is_moving else of_first if x.is_moving else of_second
-    return recording.done(rule, _OPERATE[symbol](x.number, y.number), f"{x.term} {symbol} {y.term}", x, y)
+    return recording.done(rule, OPERATE[symbol](x.number, y.number), f"{x.term} {symbol} {y.term}", x, y)
 
 
 def _of_still(recording: Recording, function: Function, args: Args) -> Number:

@@ -26,7 +26,10 @@ def oscillator(t: Any, y: Any, p: Any) -> Any:
 
 
 def forced(t: Any, y: Any, p: Any) -> Any:
-    return [y[1] + np.exp(-p[2] * t) * np.sin(2 * t), -p[0] * y[0] - np.interp(t, [0.0, 1.0, 3.0], [0.0, 1.0, 0.5]) / 3]
+    return [
+        y[1] + np.exp(-p[2] * t) * np.sin(2 * t),
+        t * y[1] - np.multiply(t, y[1]) - p[0] * y[0] - np.interp(t, [0.0, 1.0, 3.0], [0.0, 1.0, 0.5]) / 3,
+    ]
 
 
 def with_functions(t: Any, y: Any, p: Any) -> Any:
@@ -126,6 +129,54 @@ def test_recorded_slopes_have_the_bits_of_followed_ones(
     found = gradient_and_jacobian()
     followed(monkeypatch)
     assert found == gradient_and_jacobian()
+
+
+def curvatures(field: Field, method: str) -> Any:
+    """Return second derivatives in all parameters, in both orders of modes, and products with the Hessian."""
+
+    def loss(theta: Any) -> Any:
+        return np.sum(states(field, theta, method) ** 2)
+
+    forward = dagad.jacfwd(dagad.jacfwd(lambda theta: states(field, theta, method)[0, 1:]))(THETA)
+    return dagad.hessian(loss)(THETA), dagad.hvp(loss, THETA, np.array([0.5, -1.0, 2.0])), forward
+
+
+@pytest.mark.each_value("each way of writing a right-hand side, by each method")
+@pytest.mark.parametrize("method", ["RK45", "BDF", "LSODA"])
+@pytest.mark.parametrize("field", RECORDED + FOLLOWED)
+def test_second_derivatives_of_recorded_slopes_have_the_bits_of_followed_ones(
+    field: Field, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = curvatures(field, method)
+    followed(monkeypatch)
+    expected = curvatures(field, method)
+    assert [each.tobytes() for each in found] == [each.tobytes() for each in expected]
+
+
+@pytest.mark.parametrize("field", RECORDED)
+def test_second_derivatives_follow_a_right_hand_side_of_numbers_a_few_times_only(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch)
+    dagad.jacfwd(dagad.jacfwd(lambda theta: states(field, theta)))(THETA)
+    assert calls.followed < 30
+    assert calls.by_program > 5 * calls.followed
+
+
+@pytest.mark.whole("derivatives of third order: half a minute where all is followed")
+@pytest.mark.parametrize("field", [oscillator, decided_by_time, with_functions])
+def test_third_derivatives_of_recorded_slopes_have_the_bits_of_followed_ones(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def third() -> bytes:
+        found: Any = dagad.jacfwd(dagad.jacfwd(dagad.jacfwd(lambda theta: states(field, theta)[1, 2])))(THETA)
+        return bytes(found.tobytes())
+
+    calls = Calls(monkeypatch)
+    found = third()
+    assert calls.by_program > 5 * calls.followed
+    followed(monkeypatch)
+    assert found == third()
 
 
 @pytest.mark.parametrize("field", RECORDED)

@@ -1,0 +1,198 @@
+"""Recorded numbers with tangents that are recorded numbers too: of a right-hand side that is extended more than once.
+
+An extended equation computes with values and tangents, and the one around it follows all of that. What it computes
+stands in the rules of `_recording`: here they are applied to recorded numbers, each of which notes what is done to it
+and has tangents of its own in the program. Their values may have tangents in turn, for derivatives of any order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._tracing.own_rules import REFUSERS
+from dagad._tracing.stacked_tangents import NUMBERS, has_stock_rule
+from dagad._types import Args, Array, Function, Kwargs, Leaf
+from dagad.solvers._recording import (
+    COMPARISONS,
+    OF_ONE,
+    OF_TWO,
+    OPERATE,
+    POWER,
+    Number,
+    Numbers,
+    Recording,
+    Rule,
+    Stack,
+    Unrecorded,
+    leave,
+)
+
+
+@functools.cache
+def _function_of(template: str) -> Callable[..., Any]:
+    """Return what a line of a program does, for recorded numbers: numpy's functions and operators note it."""
+    names: dict[str, Any] = {ufunc.__name__: ufunc for ufunc in OF_ONE}
+    names["float"] = lambda number: number  # it is one
+    words = ("dx", "dy", "x", "y", "v", "f", "less")
+    line = template.format(**dict(zip(words, words, strict=True)))
+    made: Callable[..., Any] = eval(f"lambda {', '.join(words)}: {line}", names)  # nothing but rules of ours
+    return made
+
+
+class Moved(Unrecorded):
+    """A number that moves, by tangents of its own in each direction, and what is done to it.
+
+    Parameters
+    ----------
+    recording
+        Where operations are written down.
+    value
+        A recorded number, which may move in the directions of the equation around this one.
+    tangents
+        One such number for each direction.
+    level
+        How many equations are around the one whose directions these are, as far as they are recorded: numbers of higher
+        levels have lower ones for values.
+    """
+
+    __slots__ = ("level", "recording", "tangents", "value")
+    shape, ndim, size = (), 0, 1
+
+    def __init__(self, recording: Recording, value: Any, tangents: Sequence[Any], level: int) -> None:
+        self.recording, self.value, self.tangents, self.level = recording, value, tangents, level
+
+    def __neg__(self) -> Any:
+        return _one(np.negative, self)
+
+    def __pow__(self, exponent: Leaf) -> Any:
+        if type(exponent) not in NUMBERS:
+            self.recording.give_up()
+        less = exponent - 1 if exponent else 1.0
+        return _moved(self, POWER, self.value**exponent, [self.tangents, None], self.value, exponent, less)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method == "__call__" and not kwargs:
+            if ufunc in COMPARISONS:
+                return COMPARISONS[ufunc][1](*_values(_level(*inputs), inputs))
+            if ufunc in OF_TWO:
+                return _two(ufunc, *inputs)
+            if ufunc in OF_ONE:
+                return _one(ufunc, self)
+        return self.recording.give_up()
+
+    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
+        if func is np.stack and len(args) == 1 and not kwargs and type(args[0]) in (list, tuple):
+            return Stack(self.recording, args[0])
+        return self.recording.give_up()
+
+
+def _operator(ufunc: np.ufunc, is_reflected: bool) -> Any:
+    def method(self: Moved, other: Leaf) -> Any:
+        return _two(ufunc, other, self) if is_reflected else _two(ufunc, self, other)
+
+    return method
+
+
+def _comparison(ufunc: np.ufunc) -> Any:
+    compare = COMPARISONS[ufunc][1]
+
+    def method(self: Moved, other: Leaf) -> Any:
+        return compare(*_values(_level(self, other), (self, other)))
+
+    return method
+
+
+_ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide}
+for _name, _ufunc in _ARITHMETIC.items():
+    setattr(Moved, f"__{_name}__", _operator(_ufunc, is_reflected=False))
+    setattr(Moved, f"__r{_name}__", _operator(_ufunc, is_reflected=True))
+for _name, _compared in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}.items():
+    setattr(Moved, f"__{_name}__", _comparison(_compared))
+
+# A primitive that the user gave a rule has not that of its code.
+REFUSERS[Moved] = leave
+
+
+def _level(*operands: Leaf) -> int:
+    return max([operand.level for operand in operands if type(operand) is Moved])
+
+
+def _values(level: int, operands: Sequence[Leaf]) -> list[Any]:
+    """Return what operands of a level have for values; the others as they are, which do not move in its directions."""
+    return [each.value if type(each) is Moved and each.level == level else each for each in operands]
+
+
+def _two(ufunc: np.ufunc, first: Leaf, second: Leaf) -> Any:
+    level, (symbol, rules) = _level(first, second), OF_TWO[ufunc]
+    is_moving = [type(each) is Moved and each.level == level for each in (first, second)]
+    sides = [each.tangents if moves else None for each, moves in zip((first, second), is_moving, strict=True)]
+    rule = rules[0] if all(is_moving) else rules[1 + is_moving[1]]
+    x, y = _values(level, (first, second))
+    return _moved(first if is_moving[0] else second, rule, OPERATE[symbol](x, y), sides, x, y)
+
+
+def _one(ufunc: np.ufunc, box: Moved) -> Any:
+    value = -box.value if ufunc is np.negative else ufunc(box.value)
+    return _moved(box, OF_ONE[ufunc], value, [box.tangents, None], box.value, None)
+
+
+def _moved(box: Moved, rule: Rule, value: Any, sides: Sequence[Any], x: Any, y: Any, less: Leaf = None) -> Moved:
+    """Return the value of an operation with its tangents, from those of its two sides; None for what does not move."""
+    if not has_stock_rule(rule.function):
+        box.recording.give_up()
+    dx, dy = ([None] * len(box.tangents) if side is None else side for side in sides)
+    tangent = _function_of(rule.tangent)
+    with np.errstate(all="ignore"):  # the tracer has warned of tangents already
+        factor = _function_of(rule.factor)(None, None, x, y, value, None, less) if rule.factor else None
+        moved = [tangent(*each, x, y, value, factor, less) for each in zip(dx, dy, strict=True)]
+    return Moved(box.recording, value, moved, box.level)
+
+
+def level_of(states: Numbers) -> int:
+    """Return the level of numbers that move in one equation more than these."""
+    first = states.entry(0)
+    return 1 + first.level if type(first) is Moved else 1
+
+
+def entries_moved(recording: Recording, leaf: Array, tangents: Sequence[Any], level: int) -> Any:
+    """Return a parameter with tangents: a number, or numbers that are looked up where somebody takes them."""
+    known: dict[int, Moved] = {}
+
+    def number(place: int) -> Moved:
+        if place not in known:
+            value, *moved = (_entry(recording, part, place) for part in (leaf, *tangents))
+            known[place] = Moved(recording, value, moved, level)
+        return known[place]
+
+    shape = getattr(leaf, "shape", ())
+    places = np.arange(int(np.prod(shape))).reshape(shape)
+    return Numbers(recording, places, number) if shape else number(0)
+
+
+def _entry(recording: Recording, part: Any, place: int) -> Any:
+    if type(part) is Numbers:
+        part = part.entry(place)
+    elif type(part) not in (Number, Moved):
+        part = np.ravel(part)[place]
+    return part if type(part) is Moved else recording.number(part)
+
+
+def extended(field: Callable[[Any, Any], Any], n: int, count: int, t: Number, states: Numbers) -> list[Any]:
+    """Return the slopes of `n` states and of their `count` tangents, from the field of the states."""
+    recording, level = states.recording, level_of(states)
+
+    def number(place: int) -> Moved:
+        tangents = [states[(1 + row) * n + place] for row in range(count)]
+        return Moved(recording, states[place], tangents, level)
+
+    slope = field(t, Numbers(recording, np.arange(n), number))
+    slope = slope.parts if type(slope) is Stack else slope
+    if type(slope) not in (list, tuple) or len(slope) != n:
+        recording.give_up()
+    nothing = [0.0] * count
+    rows = [part.tangents if type(part) is Moved and part.level == level else nothing for part in slope]
+    return [*_values(level, slope), *(row[number] for number in range(count) for row in rows)]
