@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
@@ -62,7 +63,7 @@ class Member:
         self.is_over = self.is_given_up = False
         self.locks: list[Any] = []
         self.inside: Passing | None = None
-        self._n_alone = 0
+        self._n_alone, self._pid = 0, os.getpid()
         self._go, self._ended = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._ended.acquire()
@@ -70,8 +71,9 @@ class Member:
         self._thread: MemberThread | None = None
 
     def is_here(self) -> bool:
-        """Return whether the caller is the member's own thread, and may wait: it may have started others."""
-        return threading.current_thread() is self._thread and not self.is_over and not self._n_alone
+        """Return whether the caller is the member's own thread, and may wait: it may have started others, or forked."""
+        is_own = threading.current_thread() is self._thread and os.getpid() == self._pid
+        return is_own and not self.is_over and not self._n_alone
 
     @contextlib.contextmanager
     def by_itself(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ that.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -99,6 +100,9 @@ class MemberThread(threading.Thread):
         while not ended.acquire(timeout=KEPT):
             if self.ident is None:  # whoever began was interrupted before it could start
                 return
+            if self._act is not int:  # or before it was told to go on
+                with contextlib.suppress(RuntimeError):  # it was, and has not begun
+                    self._go.release()
         if not self._threads.are_kept:
             self.join()
 
@@ -110,7 +114,6 @@ class MemberThread(threading.Thread):
             del act
             if not self._threads.keep(self):
                 return
-            if not self._go.acquire(timeout=KEPT):
-                if self._threads.dismiss(self):
+            while self._act is int:  # it may be told to go on twice, where somebody was interrupted
+                if not self._go.acquire(timeout=KEPT) and self._threads.dismiss(self):
                     return
-                self._go.acquire()  # somebody has just taken it

@@ -297,3 +297,15 @@ def test_powers_of_zero_have_the_derivatives_of_polynomials(text: str) -> None:
     assert dagad.grad(slope)(0.0) == 2.0
     rows = np.array([1.0, -2.0])
     assert at(lambda r, t: np.sum(r ** np.arange(2) * t), -1.5, rows)[0] == -1.5 * (1.0 - 2.0)
+
+
+@pytest.mark.parametrize("distance", [1e-200, 1e-160, 1e-9, 1e-8, 1e-5, 9e-3, 1.1e-2, 0.5])
+def test_sinc_has_all_digits_of_its_derivatives_near_zero(distance: float) -> None:
+    shift, scale = (lambda rows, t: np.sum(np.sinc(rows - t))), (lambda rows, t: np.sum(np.sinc(rows * t)))
+    rows = np.array([distance, -distance])
+    for fun, t in ((shift, 0.0), (shift, distance), (scale, 1.0)):
+        found, right = (
+            [dagad.grad(total(fun, rows[:1], engine))(t), dagad.hessian(total(fun, rows, engine))(t)]
+            for engine in ("jax", "autograd")
+        )
+        np.testing.assert_allclose(found, right, rtol=1e-10, atol=1e-300)  # XLA has no smaller ones

@@ -16,7 +16,8 @@ import dagad
 from dagad._engines import jax as engine
 from dagad._engines.xla import fences
 from dagad._engines.xla.fences import ROUNDS, SHORTEST, fenced, n_equations, shortened
-from dagad._engines.xla.traced import XlaArray, numpy_trace
+from dagad._engines.xla.traced import XlaArray
+from dagad._engines.xla.tracing import numpy_trace
 from support.every_mode import MODES, numbers
 
 ROWS = np.linspace(0.1, 2.0, 24)

@@ -26,7 +26,8 @@ from dask.delayed import delayed
 import dagad
 from dagad._engines.jax import JaxEngine
 from dagad._engines.xla import gains, tracing
-from dagad._engines.xla.traced import XlaArray, numpy_trace
+from dagad._engines.xla.traced import XlaArray
+from dagad._engines.xla.tracing import numpy_trace
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import learn_rules
 from support.called import PLAIN, X, evaluated, function, total, weighed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
+import signal
 import threading
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 import dagad
 from dagad._executors.members import Meeting
-from dagad._executors.members_threads import MemberThreads
+from dagad._executors.members_threads import MemberThread, MemberThreads
 from support.waiting import PATIENCE, until
 
 ROWS = np.arange(12.0)
@@ -126,3 +128,40 @@ def test_an_error_in_a_member_ends_the_threads_of_all(n_calls: int) -> None:
     with pytest.raises(KeyError, match="this one"):
         all_calls()
     until(lambda: not running())
+
+
+def test_an_interrupt_before_a_kept_thread_is_told_to_go_on_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = MemberThreads()
+    threads.begin_call()
+    threads.begin_call()
+    acts = [functools.partial(loss, theta) for theta in THETAS]
+    expected = Meeting(acts, threads).run()
+    stock = MemberThread.begin
+
+    def interrupted(thread: Any, name: str, act: Any) -> None:
+        if thread.ident is None:
+            stock(thread, name, act)
+        else:
+            thread.name, thread._act = name, act
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(MemberThread, "begin", interrupted)
+    until(lambda: len(threads._idle) == len(THETAS) or not running())
+    if threads._idle:  # else this machine is so slow that they have ended
+        with pytest.raises(KeyboardInterrupt):
+            Meeting(acts, threads).run()
+    monkeypatch.undo()
+    assert Meeting(acts, threads).run() == expected
+    until(lambda: not running())
+
+
+def test_a_member_that_forks_leaves_a_process_in_which_it_waits_for_nobody() -> None:
+    def fun(theta: Any) -> Any:
+        found, child = loss(theta), os.fork()
+        if not child:
+            signal.alarm(int(PATIENCE))  # or it would wait for ever
+            os._exit(0 if loss(theta) == found else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        return found
+
+    assert list(dagad.vmap(fun)(THETAS[:2])) == [loss(theta) for theta in THETAS[:2]]

@@ -11,7 +11,8 @@ import numpy as np
 
 import dagad
 from dagad._engines.xla.patches import arrays_stay_traced
-from dagad._engines.xla.traced import XlaArray, numpy_trace
+from dagad._engines.xla.traced import XlaArray
+from dagad._engines.xla.tracing import numpy_trace
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import learn_rules
 

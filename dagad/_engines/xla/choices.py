@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from dagad._engines.xla import refusals
-from dagad._engines.xla.indexing import beyond
+from dagad._engines.xla.missing import beyond, note_beyond
 from dagad._engines.xla.protocols import array_of, as_dtype, common_dtype
 from dagad._errors import NotDifferentiableError
 from dagad._types import Args, Array, Axis, DType, Function, Kwargs, Shape, Tree
@@ -50,6 +50,8 @@ def choose(a: Array, choices: Array, out: object = None) -> Any:
     a, choices = array_of(a), list(map(array_of, choices))
     if not isinstance(a, jax.Array):
         np.choose(a, [0] * len(choices))  # raises what numpy raises
+    else:
+        note_beyond(a, len(choices), 0)
     places = [jnp.equal(a, index) for index in range(len(choices))]
     dtype = common_dtype(choices)
     return select(places, choices, np.asarray(beyond(dtype), dtype))

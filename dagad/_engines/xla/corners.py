@@ -100,6 +100,19 @@ def unwrap(p: Array, discont: Any = None, axis: int = -1, *, period: Any = 2.0 *
     )(p)
 
 
+# Where a quotient of small numbers has lost its digits
+
+
+def _sinc_slope(ans: Array, x: Array) -> Any:
+    is_small = jnp.abs(x) < 1e-2
+    at, square = jnp.where(is_small, 1.0, x), (jnp.pi * x) ** 2
+    series = jnp.pi**2 * x * (-1.0 / 3.0 + square * (1.0 / 30.0 - square / 840.0 + square**2 / 45360.0))
+    return jnp.where(is_small, series, (jnp.cos(jnp.pi * x) - sinc(at)) / at)
+
+
+sinc: Function = with_slopes(jnp.sinc, _sinc_slope)
+
+
 # What is largest and smallest so far
 
 

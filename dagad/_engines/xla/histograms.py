@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._engines.xla.indexing import beyond
+from dagad._engines.xla.missing import beyond, note
 from dagad._engines.xla.protocols import Called, array_of, as_dtype, stand_in
 from dagad._types import Array
 
@@ -26,6 +26,7 @@ def histogram(a: Array, bins: Array = 10, range: Any = None, density: Any = None
 def _of_finite(sums: Array, edges: Any) -> Any:
     """Return sums, or what stands for none: of a range that is not finite numpy raises an error, where it is known."""
     found = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(each)) for each in edges])
+    note(~found)
     return jnp.where(found, sums, np.asarray(beyond(sums.dtype), sums.dtype))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.jaxs_core import Tracer
+from dagad._engines.xla.missing import beyond, by_axes, note_beyond
 from dagad._engines.xla.protocols import Called, array_of, as_dtype, holds_traced, stand_in
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import is_view
@@ -33,6 +34,9 @@ def entries(array: Array, where: Index) -> Any:
     if is_view(where):
         return Tracer.__getitem__(array, where)
     if any(isinstance(part, jax.Array) for part in parts):  # of what is out of bounds jax would take another entry
+        if array.dtype.kind not in "fc":
+            for axis, part in by_axes(parts, array.ndim):
+                note_beyond(part, array.shape[axis])
         return array.at[parts].get(mode="fill", fill_value=beyond(array.dtype))
     return array.at[parts].get(mode="promise_in_bounds")
 
@@ -46,15 +50,6 @@ def _by_truths(array: Array, parts: tuple[Any, ...]) -> Any:
     if holds_traced(parts):
         raise NotDifferentiableError(refusals.of_option("x[...]", ["True"]))
     return moving(np.ndarray.__getitem__)(jnp.asarray(array), parts)
-
-
-def beyond(dtype: DType) -> Any:
-    """Return what stands for an entry that there is not, where an index is known too late for an error."""
-    if dtype.kind in "fc":
-        return np.nan
-    if dtype.kind == "b":
-        return True
-    return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
 
 
 def take(a: Array, indices: Index, axis: Axis = None, out: object = None, mode: str = "raise") -> Any:
@@ -75,6 +70,8 @@ def take(a: Array, indices: Index, axis: Axis = None, out: object = None, mode: 
 def take_along_axis(arr: Array, indices: Array, axis: Axis = -1) -> Any:
     if not isinstance(indices, jax.Array):
         np.take_along_axis(stand_in(arr), np.asarray(indices), axis)  # raises what numpy raises
+    elif np.dtype(getattr(arr, "dtype", float)).kind not in "fc":
+        note_beyond(indices, np.size(arr) if axis is None else np.shape(arr)[axis])
     return jnp.take_along_axis(arr, indices, axis)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from dagad._engines.xla import jaxs_core, lines, refusals
 from dagad._engines.xla.indexing import entries
 from dagad._engines.xla.memory import Changes, changed, ghost_of, of_function
+from dagad._engines.xla.missing import Missing
 from dagad._engines.xla.operators import BINARY, COMPARING, UNARY, operate
 from dagad._engines.xla.protocols import call_function, call_ufunc, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
@@ -28,7 +29,6 @@ from dagad._types import Args, Array, Axis, DType, Function, Index, Kwargs, Tree
 
 Trace: Any = jaxs_core.Trace
 Tracer: Any = jaxs_core.Tracer
-set_current_trace: Any = jaxs_core.set_current_trace
 typeof: Any = jaxs_core.typeof
 
 
@@ -49,6 +49,8 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         How many of our own functions are on the stack: what they have jax do is not the user's call.
     asks_arrays
         Whether the user has asked for an ordinary array of what is traced.
+    missing
+        Whether an entry was asked for that is not there.
     changes
         What was changed in place, or refused otherwise: the user's function may catch that, and go on.
     """
@@ -62,6 +64,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         "depth",
         "is_jaxs",
         "is_numpys",
+        "missing",
         "n_operations",
         "recorded",
     )
@@ -72,7 +75,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         self.requires_low = below.requires_low  # type: ignore[misc]  # a slot of jax's
         self.n_operations = self.depth = 0
         self.is_numpys = self.is_jaxs = self.asks_arrays = False
-        self.changes = Changes()
+        self.changes, self.missing = Changes(), Missing()
         self.recorded: list[Any] | None = None
 
     def opened(self, value: Value) -> Any:
@@ -159,18 +162,6 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
             raise
         finally:
             self.depth -= 1
-
-
-@contextlib.contextmanager
-def numpy_trace(name: str, most: int) -> Iterator[NumpyTrace]:
-    """Have jax's operations in arrays that speak numpy, on top of the current trace."""
-    with jaxs_core.take_current_trace() as below:
-        trace = NumpyTrace(below, name, most)
-    try:
-        with set_current_trace(trace):
-            yield trace
-    finally:
-        trace.invalidate()
 
 
 class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
-from dagad._engines.xla import lines, refusals
+from dagad._engines.xla import jaxs_core, lines, refusals
 from dagad._engines.xla.draws import Draws
 from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_seen
-from dagad._engines.xla.traced import XlaArray, numpy_trace
+from dagad._engines.xla.traced import NumpyTrace, XlaArray
 from dagad._engines.xla.watched import refuse_derivatives
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import Flat, Leaves, marked_function
@@ -20,9 +20,22 @@ from dagad._tracing.patches import patches
 from dagad._tracing.rules import learn_rules, learns_from
 
 Note = Callable[[bool], None]
+_set_current_trace: Any = jaxs_core.set_current_trace  # jax has no type for it
 UNSEEDED = "a generator that it makes without a seed, or the system's"
 AGAIN = 8  # how often a function is traced that draws from a generator without a seed
 REFUSERS[XlaArray] = refuse_derivatives
+
+
+@contextlib.contextmanager
+def numpy_trace(name: str, most: int) -> Iterator[NumpyTrace]:
+    """Have jax's operations in arrays that speak numpy, on top of the current trace."""
+    with jaxs_core.take_current_trace() as below:
+        trace = NumpyTrace(below, name, most)
+    try:
+        with _set_current_trace(trace):
+            yield trace
+    finally:
+        trace.invalidate()
 
 
 class InNumpysTerms:
@@ -49,7 +62,10 @@ class InNumpysTerms:
         with numpy_trace(base.name, self._most) as trace:
             base.given = [XlaArray(trace, one) for one in constants]
             try:
-                outputs = list(map(trace.opened, call([XlaArray(trace, leaf) for leaf in leaves])))
+                outputs = call([XlaArray(trace, leaf) for leaf in leaves])
+                with trace.inside():
+                    outputs = list(map(trace.missing.marked, outputs))
+                outputs = list(map(trace.opened, outputs))
                 trace.settle()
                 self._note(trace.is_numpys)
                 return outputs

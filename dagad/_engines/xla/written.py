@@ -15,6 +15,7 @@ from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose
 from dagad._engines.xla.histograms import histogram, histogram2d, histogramdd
 from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis
 from dagad._engines.xla.matrices import cholesky, eigh, eigvalsh, floating, norm_of, of_hermitian, triangle_by
+from dagad._engines.xla.missing import beyond, note_beyond
 from dagad._engines.xla.orders import quantiles, sorting
 from dagad._engines.xla.protocols import (
     WRITTEN as WRITTEN,
@@ -149,7 +150,7 @@ def _like(make: Function) -> Function:
 
 
 def _bincount(x: Array, /, weights: Array = None, minlength: int = 0) -> Any:
-    """Count up to `minlength`, which numpy takes for a lower bound; a group beyond makes all of it nan."""
+    """Count up to `minlength`, which numpy takes for a lower bound; a group beyond makes the function's result nan."""
     if not isinstance(x, jax.Array):
         if np.any(np.less(x, 0)):
             raise ValueError("'list' argument must have no negative elements")
@@ -163,8 +164,9 @@ def _bincount(x: Array, /, weights: Array = None, minlength: int = 0) -> Any:
     found = jnp.bincount(group, weights=weights, length=minlength)
     if not isinstance(x, jax.Array):
         return found
-    beyond = jnp.any((group < 0) | (group >= minlength))
-    return jnp.where(beyond, jnp.nan if weights is not None else np.iinfo(found.dtype).min, found)
+    note_beyond(group, minlength, 0)
+    is_beyond = jnp.any((group < 0) | (group >= minlength))
+    return jnp.where(is_beyond, np.asarray(beyond(found.dtype), found.dtype), found)
 
 
 def _ravel(a: Array, order: str = "C") -> Any:
@@ -370,6 +372,7 @@ WRITTEN.update(
         np.fmin: corners.fmin,
         np.copysign: corners.copysign,
         np.ldexp: corners.ldexp,
+        np.sinc: lambda x: corners.sinc(floating(x)),
         np.log: vectors.log,
         np.log1p: vectors.log1p,
         np.logaddexp: corners.logaddexp,

@@ -1,0 +1,75 @@
+"""What a compiled function asks for and is not there: an entry out of bounds, say, for which numpy raises an error.
+
+An index that jax traces is known when everything is compiled, and XLA would take another entry. A number can be nan in
+its place. A whole number or a truth can't, and what stands there might add up to anything: so the result of the whole
+function is made nan then, and its derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dagad._types import Array, DType, Index, Value
+
+
+def beyond(dtype: DType) -> Any:
+    """Return what stands for an entry that there is not, where an index is known too late for an error."""
+    if dtype.kind in "fc":
+        return np.nan
+    if dtype.kind == "b":
+        return True
+    return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
+
+
+def by_axes(parts: Sequence[Any], ndim: int) -> Iterator[tuple[int, Any]]:
+    """Yield those parts of an index that are traced, each with its axis."""
+    n_axes = [0 if part is None or part is Ellipsis else _n_axes(part) for part in parts]
+    axis, hidden = 0, ndim - sum(n_axes)
+    for part, n_own in zip(parts, n_axes, strict=True):
+        if isinstance(part, jax.Array):
+            yield axis, part
+        axis += hidden if part is Ellipsis else n_own
+
+
+def _n_axes(part: Index) -> int:
+    is_mask = not isinstance(part, slice | jax.Array) and np.asarray(part).dtype == bool
+    return np.ndim(part) if is_mask else 1
+
+
+def note_beyond(index: Array, n: int, least: int | None = None) -> None:
+    """Have the function's result be nan where an index is out of bounds."""
+    note(jnp.any((index < (-n if least is None else least)) | (index >= n)))
+
+
+def note(is_missing: Array) -> None:
+    """Have the function's result be nan where something is true that is an error of numpy's.
+
+    What another trace knows alone, that of a loop of jax's say, can't be told at the end.
+    """
+    missing: Missing | None = getattr(getattr(is_missing, "_trace", None), "missing", None)
+    if missing is not None:
+        missing.note(is_missing)
+
+
+class Missing:
+    """Whether something was asked for that is not there, in one trace: a traced truth, or None for nothing."""
+
+    __slots__ = ("_is_any",)
+
+    def __init__(self) -> None:
+        self._is_any: Any = None
+
+    def note(self, is_missing: Array) -> None:
+        """Note that something is not there where this is true."""
+        self._is_any = is_missing if self._is_any is None else self._is_any | is_missing
+
+    def marked(self, output: Value) -> Any:
+        """Return an output of the function, nan where something was not there, and so in its derivatives."""
+        if self._is_any is None or not jnp.issubdtype(jnp.result_type(output), jnp.inexact):
+            return output
+        return output * jnp.where(self._is_any, jnp.nan, 1.0).astype(jnp.result_type(output))
