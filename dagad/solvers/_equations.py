@@ -261,14 +261,23 @@ class Extended:
             yield usual
             return
 
-        def at(moving: Sequence[Any]) -> Field:
+        def at(moving: Sequence[Any]) -> list[Any]:
             now = list(leaves)
             for place, leaf in zip(self._moving, moving, strict=True):
                 now[place] = leaf
-            return written(now)
+            return now
 
+        params = [leaves[place] for place in self._moving]
         with self._below.bare_field(leaves) as bare:
-            yield RecordedSlopes(at, bare, [leaves[place] for place in self._moving], stacks, self._count, usual)
+            yield RecordedSlopes(
+                lambda moving: written(at(moving)),
+                bare,
+                lambda moving: self._below.bare_field(at(moving)),
+                params,
+                stacks,
+                self._count,
+                usual,
+            )
 
     def _moved(self, field: Field, level: int, t: Array, y: Array) -> Any:
         """Return the slopes of the states and of their tangents."""

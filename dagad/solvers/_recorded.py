@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import isfinite
 from typing import Any
 
@@ -42,8 +43,8 @@ def _compiled(source: str) -> Callable[..., Any]:
     return made
 
 
-def _program(recording: Recording, ends: Sequence[Number], n_states: int) -> Callable[..., Any]:
-    """Return the slopes as a function of the time, and of the states with their tangents."""
+def _maker(recording: Recording, ends: Sequence[Number], n_states: int) -> Callable[..., Any]:
+    """Return what makes, of constants, the slopes as a function of the time, and of the states with their tangents."""
     states = [f"y{place}" for place in range(n_states)]
     moved = [f"{state}_{number}" for number in range(recording.count) for state in states]
     found = [end.term for end in ends]
@@ -53,8 +54,7 @@ def _program(recording: Recording, ends: Sequence[Number], n_states: int) -> Cal
     lines.append(f"    def slopes(t, {', '.join([*states, *moved])}):")
     lines += [f"        {line}" for line in recording.body]
     lines += [f"        return [{', '.join([*found, *tangents])}]", "    return slopes"]
-    made: Callable[..., Any] = _compiled("\n".join(lines))(*recording.constants.values())
-    return made
+    return _compiled("\n".join(lines))
 
 
 class RecordedSlopes:
@@ -66,6 +66,8 @@ class RecordedSlopes:
         Returns the slopes of the states alone at some parameters, as they can be recorded.
     bare
         The same at those that are given, of plain states.
+    bare_at
+        Gives the same at other parameters.
     params, stacks
         The parameters that move, and their tangents in all directions.
     count
@@ -78,13 +80,14 @@ class RecordedSlopes:
         self,
         written: Callable[[Sequence[Any]], Field],
         bare: Field,
+        bare_at: Callable[[Sequence[Any]], AbstractContextManager[Field]],
         params: Sequence[Any],
         stacks: Sequence[Any],
         count: int,
         usual: Field,
     ) -> None:
         self._written, self._params, self._stacks, self._usual = written, params, stacks, usual
-        self._bare, self._count = bare, count
+        self._bare, self._bare_at, self._count = bare, bare_at, count
         self._programs: list[Callable[..., Any]] = []  # the one that was used last is the first
         self._n_records = 0
 
@@ -132,10 +135,12 @@ class RecordedSlopes:
         recording, n, is_right = Recording(self._count), len(y) // (1 + self._count), False
         try:
             if y.dtype == FLOAT:
-                program = self._recorded(recording, t, y[:n])
+                make = self._recorded(recording, t, y[:n])
+                program = make(*recording.constants.values())
                 found = program(float(t), *y.tolist())
                 # The function sees each state that this sees: what it keeps of one is found out at the next.
                 is_right = np.array(found, float).tobytes() == usual.tobytes() and self._is(found, t, y[:n])
+                is_right = is_right and self._is_elsewhere(recording, make, t, y)
         except Exception:  # what can't be written down the tracer has done
             is_right = False
         if is_right and recording.is_open:
@@ -144,13 +149,37 @@ class RecordedSlopes:
             self._give_up()
         recording.is_open = False
 
+    def _is_elsewhere(self, recording: Recording, make: Callable[..., Any], t: Leaf, y: Array) -> bool:
+        """Return whether the program has the function's slopes for other parameters nearby, too.
+
+        What a function decides by the type of what it is given shows in its values only where its branches differ.
+        """
+        others, constants = list(map(_beside, self._params)), dict(recording.constants)
+        for name, (param, place) in recording.moving.items():
+            constants[name] = float(np.ravel(others[param])[place])
+        try:
+            with np.errstate(all="ignore"), self._bare_at(others) as bare:
+                found = make(*constants.values())(float(t), *y.tolist())
+                slope = bare(t, y[: len(y) // (1 + self._count)].copy())
+        except Exception:  # there is nothing, there
+            return True
+        slope = np.asarray(slope, float)
+        return found is None or np.array_equal(slope, found[: len(slope)], equal_nan=True)
+
     def _recorded(self, recording: Recording, t: Leaf, y: Array) -> Callable[..., Any]:
-        """Return the program of a call at a time and some states."""
+        """Return what makes the program of a call at a time and some states."""
         states = [Number(recording, f"y{place}", y[place], moves=True, varies=True) for place in range(len(y))]
-        params = [entries(recording, leaf, stack) for leaf, stack in zip(self._params, self._stacks, strict=True)]
+        pairs = zip(self._params, self._stacks, strict=True)
+        params = [entries(recording, number, *pair) for number, pair in enumerate(pairs)]
         time = Number(recording, "t", t, moves=False, varies=True)
         slope = self._written(params)(time, Numbers(recording, np.arange(len(y)), states.__getitem__))
         slope = slope.parts if type(slope) is Stack else slope
         if type(slope) not in (list, tuple) or len(slope) != len(y):
             recording.give_up()
-        return _program(recording, list(map(recording.number, slope)), len(y))
+        return _maker(recording, list(map(recording.number, slope)), len(y))
+
+
+def _beside(leaf: Array) -> Any:
+    """Return other numbers than a parameter's, each of them by another part of its size."""
+    parts = 1e-6 * (1.0 + np.arange(np.size(leaf)) / np.pi).reshape(np.shape(leaf))
+    return (leaf + parts * (1.0 + np.abs(leaf))).astype(leaf.dtype)

@@ -74,7 +74,7 @@ def assert_as_jaxs_own(ways: list[tuple[str, ...]], *compilers: Any) -> None:
     def all_of(fun: Any) -> Any:  # one program: to compile many small ones takes twice as long
         return lambda p: [nested(way, fun)(p) for way in ways]
 
-    rights = jax.jit(all_of(theirs))(P)
+    rights = all_of(theirs)(P)
     for compiled in compilers:
         for way, found, right in zip(ways, compiled(all_of(ours))(P), rights, strict=True):
             assert str(jax.tree.structure(found)) == str(jax.tree.structure(right)), way

@@ -313,7 +313,22 @@ def by_an_attribute(t: Any, y: Any, p: Any) -> Any:
     return [-p[0 if getattr(t, "value", t) < 1.0 else 1] * y[0], p[2] * y[0]]
 
 
-@pytest.mark.parametrize("field", [of_a_users_rule, by_its_class, by_its_digits, by_an_attribute])
+def by_the_type_of_the_time(t: Any, y: Any, p: Any) -> Any:
+    return [-(p[0] if type(t) in (float, np.float64) else p[1]) * y[0], p[2] * y[0]]
+
+
+def by_the_type_of_states(t: Any, y: Any, p: Any) -> Any:
+    rate = p[0] if type(y).__module__.startswith("dagad.solvers") else p[1]
+    return [-rate * y[0], p[2] * y[0]]
+
+
+ASKING = [
+    *(of_a_users_rule, by_its_class, by_its_digits, by_an_attribute),
+    *(by_the_type_of_the_time, by_the_type_of_states),
+]
+
+
+@pytest.mark.parametrize("field", ASKING)
 def test_right_hand_sides_that_ask_what_a_number_is_are_followed(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = np.array([0.5, 0.5, 1.3])  # with the same values, and other derivatives
     calls = Calls(monkeypatch)
