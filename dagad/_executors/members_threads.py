@@ -100,7 +100,7 @@ class MemberThread(threading.Thread):
         while not ended.acquire(timeout=KEPT):
             if self.ident is None:  # whoever began was interrupted before it could start
                 return
-            if self._act is not int:  # or before it was told to go on
+            if self._act is not int:  # or before it was released
                 with contextlib.suppress(RuntimeError):  # it was, and has not begun
                     self._go.release()
         if not self._threads.are_kept:
@@ -114,6 +114,6 @@ class MemberThread(threading.Thread):
             del act
             if not self._threads.keep(self):
                 return
-            while self._act is int:  # it may be told to go on twice, where somebody was interrupted
+            while self._act is int:  # it may be released twice, where somebody was interrupted
                 if not self._go.acquire(timeout=KEPT) and self._threads.dismiss(self):
                     return

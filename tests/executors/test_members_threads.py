@@ -130,7 +130,7 @@ def test_an_error_in_a_member_ends_the_threads_of_all(n_calls: int) -> None:
     until(lambda: not running())
 
 
-def test_an_interrupt_before_a_kept_thread_is_told_to_go_on_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_a_kept_thread_goes_on_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = MemberThreads()
     threads.begin_call()
     threads.begin_call()

@@ -49,7 +49,7 @@ def note_beyond(index: Array, n: int, least: int | None = None) -> None:
 def note(is_missing: Array) -> None:
     """Have the function's result be nan where something is true that is an error of numpy's.
 
-    What another trace knows alone, that of a loop of jax's say, can't be told at the end.
+    What another trace knows alone, that of a loop of jax's say, is not known at the end.
     """
     missing: Missing | None = getattr(getattr(is_missing, "_trace", None), "missing", None)
     if missing is not None:
