@@ -28,7 +28,7 @@ from dagad._types import Array, Leaf
 from dagad._values import pytree
 from dagad.solvers._given import compare_at
 from dagad.solvers._recorded import MOST_DIRECTIONS, MOST_STATES, RecordedSlopes
-from dagad.solvers._recorded_tangents import entries_moved, extended, level_of
+from dagad.solvers._recorded_tangents import entries_moved, extended, level_above
 
 # From a time and a state to its slope.
 Field = Callable[[Any, Any], Any]
@@ -224,7 +224,7 @@ class Extended:
 
     def _written(self, written: Callable[[Sequence[Any]], Field], params: Sequence[Any]) -> Field:
         def field(t: Any, states: Any) -> Any:
-            (leaves, tangents), level = self._apart(params), level_of(states)
+            (leaves, tangents), level = self._apart(params), level_above(states)
             for place, moved in tangents.items():
                 leaves[place] = entries_moved(states.recording, leaves[place], moved, level)
             return extended(written(leaves), self.n_moving, self._count, t, states)

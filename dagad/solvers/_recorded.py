@@ -27,7 +27,7 @@ import numpy as np
 
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array, Leaf
-from dagad.solvers._recording import NAMES, Number, Numbers, Recording, Stack, entries
+from dagad.solvers._recording import NAMES, Number, Numbers, Recording, entries, parts_of
 
 MOST_DIRECTIONS, MOST_STATES = 32, 600  # states with their tangents: of more, arrays are as quick
 MOST_RECORDS = 16  # of one integration: a function that decides otherwise at each call is not worth recording
@@ -173,10 +173,8 @@ class RecordedSlopes:
         params = [entries(recording, number, *pair) for number, pair in enumerate(pairs)]
         time = Number(recording, "t", t, moves=False, varies=True)
         slope = self._written(params)(time, Numbers(recording, np.arange(len(y)), states.__getitem__))
-        slope = slope.parts if type(slope) is Stack else slope
-        if type(slope) not in (list, tuple) or len(slope) != len(y):
-            recording.give_up()
-        return _maker(recording, list(map(recording.number, slope)), len(y))
+        ends = list(map(recording.number, parts_of(recording, slope, len(y))))
+        return _maker(recording, ends, len(y))
 
 
 def _beside(leaf: Array) -> Any:

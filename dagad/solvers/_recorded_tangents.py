@@ -29,6 +29,8 @@ from dagad.solvers._recording import (
     Stack,
     Unrecorded,
     leave,
+    level_of,
+    parts_of,
 )
 
 
@@ -64,6 +66,11 @@ class Moved(Unrecorded):
 
     def __init__(self, recording: Recording, value: Any, tangents: Sequence[Any], level: int) -> None:
         self.recording, self.value, self.tangents, self.level = recording, value, tangents, level
+
+    def entry(self, place: int) -> Any:
+        """Return itself, as all that is there."""
+        del place
+        return self
 
     def __neg__(self) -> Any:
         return _one(np.negative, self)
@@ -118,17 +125,17 @@ REFUSERS[Moved] = leave
 
 
 def _level(*operands: Leaf) -> int:
-    return max([operand.level for operand in operands if type(operand) is Moved])
+    return max(map(level_of, operands))
 
 
 def _values(level: int, operands: Sequence[Leaf]) -> list[Any]:
     """Return what operands of a level have for values; the others as they are, which do not move in its directions."""
-    return [each.value if type(each) is Moved and each.level == level else each for each in operands]
+    return [each.value if level_of(each) == level else each for each in operands]
 
 
 def _two(ufunc: np.ufunc, first: Leaf, second: Leaf) -> Any:
     level, (symbol, rules) = _level(first, second), OF_TWO[ufunc]
-    is_moving = [type(each) is Moved and each.level == level for each in (first, second)]
+    is_moving = [level_of(each) == level for each in (first, second)]
     sides = [each.tangents if moves else None for each, moves in zip((first, second), is_moving, strict=True)]
     rule = rules[0] if all(is_moving) else rules[1 + is_moving[1]]
     x, y = _values(level, (first, second))
@@ -152,10 +159,9 @@ def _moved(box: Moved, rule: Rule, value: Any, sides: Sequence[Any], x: Any, y: 
     return Moved(box.recording, value, moved, box.level)
 
 
-def level_of(states: Numbers) -> int:
+def level_above(states: Numbers) -> int:
     """Return the level of numbers that move in one equation more than these."""
-    first = states.entry(0)
-    return 1 + first.level if type(first) is Moved else 1
+    return 1 + level_of(states.entry(0))
 
 
 def entries_moved(recording: Recording, leaf: Array, tangents: Sequence[Any], level: int) -> Any:
@@ -174,25 +180,19 @@ def entries_moved(recording: Recording, leaf: Array, tangents: Sequence[Any], le
 
 
 def _entry(recording: Recording, part: Any, place: int) -> Any:
-    if type(part) is Numbers:
-        part = part.entry(place)
-    elif type(part) not in (Number, Moved):
-        part = np.ravel(part)[place]
-    return part if type(part) is Moved else recording.number(part)
+    number = np.ravel(part)[place] if level_of(part) < 0 else part.entry(place)
+    return number if level_of(number) > 0 else recording.number(number)
 
 
 def extended(field: Callable[[Any, Any], Any], n: int, count: int, t: Number, states: Numbers) -> list[Any]:
     """Return the slopes of `n` states and of their `count` tangents, from the field of the states."""
-    recording, level = states.recording, level_of(states)
+    recording, level = states.recording, level_above(states)
 
     def number(place: int) -> Moved:
         tangents = [states[(1 + row) * n + place] for row in range(count)]
         return Moved(recording, states[place], tangents, level)
 
-    slope = field(t, Numbers(recording, np.arange(n), number))
-    slope = slope.parts if type(slope) is Stack else slope
-    if type(slope) not in (list, tuple) or len(slope) != n:
-        recording.give_up()
+    slopes = parts_of(recording, field(t, Numbers(recording, np.arange(n), number)), n)
     nothing = [0.0] * count
-    rows = [part.tangents if type(part) is Moved and part.level == level else nothing for part in slope]
-    return [*_values(level, slope), *(row[number] for number in range(count) for row in rows)]
+    rows = [part.tangents if level_of(part) == level else nothing for part in slopes]
+    return [*_values(level, slopes), *(row[number] for number in range(count) for row in rows)]

@@ -165,6 +165,7 @@ class Unrecorded(metaclass=_KnownByType):
 
     __slots__ = ()
     recording: Recording
+    level = 0  # see `_recorded_tangents`
 
     def _refused(self, *args: Any, **kwargs: Any) -> NoReturn:
         self.recording.give_up()
@@ -223,9 +224,23 @@ class Numbers(Unrecorded):
         return self._number(int(places))
 
 
+def level_of(operand: Leaf) -> int:
+    """Return the level of what is recorded; less than 0 for what is not."""
+    found: int = getattr(operand, "level", -1)
+    return found
+
+
 def _has_tangents(operand: Leaf) -> bool:
     """Return whether an operand is a number with tangents of its own, which says itself what is done to it."""
-    return hasattr(type(operand), "tangents")
+    return level_of(operand) > 0
+
+
+def parts_of(recording: Recording, slope: Leaf, n: int) -> Sequence[Any]:
+    """Return the numbers that a right-hand side has returned, in a list or a stack."""
+    parts: Any = slope.parts if type(slope) is Stack else slope
+    if type(parts) not in (list, tuple) or len(parts) != n:
+        recording.give_up()
+    return list(parts)
 
 
 def _operators(ufunc: np.ufunc) -> tuple[Any, Any]:
@@ -256,6 +271,11 @@ class Number(Unrecorded):
 
     def __init__(self, recording: Recording, name: str, value: Leaf, moves: bool, varies: bool) -> None:
         self.recording, self.term, self.number, self.is_moving, self.is_varying = recording, name, value, moves, varies
+
+    def entry(self, place: int) -> Any:
+        """Return itself, as all that is there."""
+        del place
+        return self
 
     __add__, __radd__ = _operators(np.add)
     __sub__, __rsub__ = _operators(np.subtract)
