@@ -24,7 +24,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from dagad._executors.members_locks import Stack, stack_of, waits_for_lock
-from dagad._executors.members_threads import MemberThread, MemberThreads
+from dagad._executors.members_threads import KEPT, MemberThread, MemberThreads
 from dagad._frames import Line, run_for
 
 
@@ -64,7 +64,7 @@ class Member:
         self.locks: list[Any] = []
         self.inside: Passing | None = None
         self._n_alone, self._pid = 0, os.getpid()
-        self._go, self._ended = threading.Lock(), threading.Lock()
+        self._go, self._ended, self._claim = threading.Lock(), threading.Lock(), threading.Lock()
         self._go.acquire()
         self._ended.acquire()
         self._threads = threads
@@ -118,11 +118,22 @@ class Member:
         if self._thread is not None:
             with contextlib.suppress(RuntimeError):  # it was just told to go on
                 self._go.release()
-            self._thread.wait_for(self._ended)
+            self._wait(self._thread)
             self._thread = None
         # Whatever it had start, a call on a cluster's loop say, may have its context for ever, and in that the member.
         self.request = self.answer = self.result = self.error = None
         self._act = int
+
+    def _wait(self, thread: MemberThread) -> None:
+        """Wait until the program has ended, in a thread that ends then, too, if it is not kept.
+
+        Whoever was to begin may have been interrupted before the thread knew what to do: it never begins then.
+        """
+        while not self._ended.acquire(timeout=KEPT):
+            if self._claim.acquire(blocking=False):
+                return
+        if not self._threads.are_kept:
+            thread.join()
 
     def ask(self, request: object) -> Any:
         """Wait for an answer, in the member's thread."""
@@ -152,6 +163,8 @@ class Member:
         return [] if self._thread is None else [at for _, at in reversed(stack_of(self._thread))]
 
     def _run(self) -> None:
+        if not self._claim.acquire(blocking=False):  # nobody waits for it any more
+            return
         try:
             self.result = self._context.run(self._in_context)
         except BaseException as error:  # whoever waits raises it

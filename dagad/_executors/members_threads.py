@@ -6,12 +6,12 @@ that.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
 KEPT = 0.25  # seconds that a thread waits for something to do
+MOST_LOOKS = 240  # so often by somebody who has taken it: who was interrupted then never says what
 
 
 class MemberThreads:
@@ -95,17 +95,6 @@ class MemberThread(threading.Thread):
         else:
             self._go.release()
 
-    def wait_for(self, ended: threading.Lock) -> None:
-        """Wait until what it does is over, which releases a lock; and until it is over itself, if it is not kept."""
-        while not ended.acquire(timeout=KEPT):
-            if self.ident is None:  # whoever began was interrupted before it could start
-                return
-            if self._act is not int:  # or before it was released
-                with contextlib.suppress(RuntimeError):  # it was, and has not begun
-                    self._go.release()
-        if not self._threads.are_kept:
-            self.join()
-
     def run(self) -> None:
         """Do what is to be done, until nobody has something to do for a while."""
         while True:
@@ -114,6 +103,10 @@ class MemberThread(threading.Thread):
             del act
             if not self._threads.keep(self):
                 return
-            while self._act is int:  # it may be released twice, where somebody was interrupted
+            for _ in range(MOST_LOOKS):
+                if self._act is not int:
+                    break
                 if not self._go.acquire(timeout=KEPT) and self._threads.dismiss(self):
                     return
+            else:
+                return

@@ -7,9 +7,9 @@ is compared again, and where it comes out otherwise than in all programs so far,
 time is recorded too: what depends on it is no constant.
 
 Not everything can be seen so: a function may read what it changes. One that has changed anything as scipy ran it is
-not recorded. Of others a program is used only where it gives all bits that the tracer gives at the same state, and each
-of its slopes has to be the one that the function itself returns; else the tracer does it. What can't be recorded, as
-arrays, other operations and `float(y[0])`, is left to it as well.
+not recorded. Of others a program is used only where it gives all bits that the tracer gives, at the first call and at a
+later time, and each of its slopes has to be the one that the function itself returns; else the tracer does it. What
+can't be recorded, as arrays, other operations and `float(y[0])`, is left to it as well.
 
 States of `RecordedSlopes`: nothing recorded yet, recorded, given up.
 """
@@ -27,7 +27,7 @@ import numpy as np
 
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array, Leaf
-from dagad.solvers._recording import NAMES, Number, Numbers, Recording, entries, parts_of
+from dagad.solvers._recording import MOST_LINES, NAMES, Number, Numbers, Recording, entries, parts_of
 
 MOST_DIRECTIONS, MOST_STATES = 32, 600  # states with their tangents: of more, arrays are as quick
 MOST_RECORDS = 16  # of one integration: a function that decides otherwise at each call is not worth recording
@@ -89,15 +89,26 @@ class RecordedSlopes:
         self._written, self._params, self._stacks, self._usual = written, params, stacks, usual
         self._bare, self._bare_at, self._count = bare, bare_at, count
         self._programs: list[Callable[..., Any]] = []  # the one that was used last is the first
-        self._n_records = 0
+        self._new: dict[Callable[..., Any], Leaf] = {}  # those that have not been compared again, with their times
+        self._n_records = self._n_lines = 0
 
     def __call__(self, t: Leaf, y: Array) -> Any:
         found = self._by_program(t, y) if self._programs else None
         if found is None:
             found = self._usual(t, y)
-            if self._n_records < MOST_RECORDS:
+            if self._n_records < MOST_RECORDS and self._n_lines < MOST_LINES:
                 self._record(t, y, found)
+        elif self._new and self._new.get(self._programs[0], t) != t:
+            return self._compared(t, y, found)
         return found
+
+    def _compared(self, t: Leaf, y: Array, found: Array) -> Any:
+        """Return the tracer's slopes once more: at the start much may be zero that has derivatives later."""
+        del self._new[self._programs[0]]
+        usual = self._usual(t, y)
+        if usual.tobytes() != found.tobytes():
+            self._give_up()
+        return usual
 
     def _by_program(self, t: Leaf, y: Array) -> Any:
         """Return the slopes by the first program that decides as the function does here; None where none does."""
@@ -145,9 +156,11 @@ class RecordedSlopes:
             is_right = False
         if is_right and recording.is_open:
             self._programs.insert(0, program)
+            self._new[program] = t
         else:
             self._give_up()
         recording.is_open = False
+        self._n_lines += recording.n_lines
 
     def _is_elsewhere(self, recording: Recording, make: Callable[..., Any], t: Leaf, y: Array) -> bool:
         """Return whether the program has the function's slopes for other parameters nearby, too.

@@ -61,11 +61,16 @@ class Moved(Unrecorded):
         levels have lower ones for values.
     """
 
-    __slots__ = ("level", "recording", "tangents", "value")
+    __slots__ = ("recorded_level", "recorded_tangents", "recorded_value", "recording")
     shape, ndim, size = (), 0, 1
 
     def __init__(self, recording: Recording, value: Any, tangents: Sequence[Any], level: int) -> None:
-        self.recording, self.value, self.tangents, self.level = recording, value, tangents, level
+        self.recording, self.recorded_value, self.recorded_tangents, self.recorded_level = (
+            recording,
+            value,
+            tangents,
+            level,
+        )
 
     def entry(self, place: int) -> Any:
         """Return itself, as all that is there."""
@@ -79,7 +84,15 @@ class Moved(Unrecorded):
         if type(exponent) not in NUMBERS:
             self.recording.give_up()
         less = exponent - 1 if exponent else 1.0
-        return _moved(self, POWER, self.value**exponent, [self.tangents, None], self.value, exponent, less)
+        return _moved(
+            self,
+            POWER,
+            self.recorded_value**exponent,
+            [self.recorded_tangents, None],
+            self.recorded_value,
+            exponent,
+            less,
+        )
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method == "__call__" and not kwargs:
@@ -130,33 +143,33 @@ def _level(*operands: Leaf) -> int:
 
 def _values(level: int, operands: Sequence[Leaf]) -> list[Any]:
     """Return what operands of a level have for values; the others as they are, which do not move in its directions."""
-    return [each.value if level_of(each) == level else each for each in operands]
+    return [each.recorded_value if level_of(each) == level else each for each in operands]
 
 
 def _two(ufunc: np.ufunc, first: Leaf, second: Leaf) -> Any:
     level, (symbol, rules) = _level(first, second), OF_TWO[ufunc]
     is_moving = [level_of(each) == level for each in (first, second)]
-    sides = [each.tangents if moves else None for each, moves in zip((first, second), is_moving, strict=True)]
+    sides = [each.recorded_tangents if moves else None for each, moves in zip((first, second), is_moving, strict=True)]
     rule = rules[0] if all(is_moving) else rules[1 + is_moving[1]]
     x, y = _values(level, (first, second))
     return _moved(first if is_moving[0] else second, rule, OPERATE[symbol](x, y), sides, x, y)
 
 
 def _one(ufunc: np.ufunc, box: Moved) -> Any:
-    value = -box.value if ufunc is np.negative else ufunc(box.value)
-    return _moved(box, OF_ONE[ufunc], value, [box.tangents, None], box.value, None)
+    value = -box.recorded_value if ufunc is np.negative else ufunc(box.recorded_value)
+    return _moved(box, OF_ONE[ufunc], value, [box.recorded_tangents, None], box.recorded_value, None)
 
 
 def _moved(box: Moved, rule: Rule, value: Any, sides: Sequence[Any], x: Any, y: Any, less: Leaf = None) -> Moved:
     """Return the value of an operation with its tangents, from those of its two sides; None for what does not move."""
     if not has_stock_rule(rule.function):
         box.recording.give_up()
-    dx, dy = ([None] * len(box.tangents) if side is None else side for side in sides)
+    dx, dy = ([None] * len(box.recorded_tangents) if side is None else side for side in sides)
     tangent = _function_of(rule.tangent)
     with np.errstate(all="ignore"):  # the tracer has warned of tangents already
         factor = _function_of(rule.factor)(None, None, x, y, value, None, less) if rule.factor else None
         moved = [tangent(*each, x, y, value, factor, less) for each in zip(dx, dy, strict=True)]
-    return Moved(box.recording, value, moved, box.level)
+    return Moved(box.recording, value, moved, box.recorded_level)
 
 
 def level_above(states: Numbers) -> int:
@@ -194,5 +207,5 @@ def extended(field: Callable[[Any, Any], Any], n: int, count: int, t: Number, st
 
     slopes = parts_of(recording, field(t, Numbers(recording, np.arange(n), number)), n)
     nothing = [0.0] * count
-    rows = [part.tangents if level_of(part) == level else nothing for part in slopes]
+    rows = [part.recorded_tangents if level_of(part) == level else nothing for part in slopes]
     return [*_values(level, slopes), *(row[number] for number in range(count) for row in rows)]

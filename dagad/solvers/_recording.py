@@ -124,7 +124,7 @@ class Recording:
         """Write an operation down: how its value is found, and its tangents where it moves."""
         moves, varies = any(each.is_moving for each in operands), any(each.is_varying for each in operands)
         lines, name = self.body if varies else self.ahead, self._new_name("v")
-        if (moves and (rule is None or not has_stock_rule(rule.function))) or len(self.body) > MOST_LINES:
+        if (moves and (rule is None or not has_stock_rule(rule.function))) or self.n_lines > MOST_LINES:
             self.give_up()
         lines.append(f"{name} = {source}")
         if moves and rule is not None:
@@ -140,10 +140,15 @@ class Recording:
     def decided(self, compare: Function, symbol: str, first: Leaf, second: Leaf) -> bool:
         """Return what a comparison finds; where it comes out otherwise, the program returns None."""
         x, y = self.number(first), self.number(second)
-        outcome = bool(compare(x.number, y.number))
+        outcome = bool(compare(x.recorded_number, y.recorded_number))
         if x.is_varying or y.is_varying:
             self.body.append(f"if ({x.term} {symbol} {y.term}) is not {outcome}: return None")
         return outcome
+
+    @property
+    def n_lines(self) -> int:
+        """How many lines there are."""
+        return len(self.ahead) + len(self.body)
 
     def _new_name(self, letter: str) -> str:
         self._n_names += 1
@@ -165,7 +170,7 @@ class Unrecorded(metaclass=_KnownByType):
 
     __slots__ = ()
     recording: Recording
-    level = 0  # see `_recorded_tangents`
+    recorded_level = 0  # see `_recorded_tangents`
 
     def _refused(self, *args: Any, **kwargs: Any) -> NoReturn:
         self.recording.give_up()
@@ -226,7 +231,7 @@ class Numbers(Unrecorded):
 
 def level_of(operand: Leaf) -> int:
     """Return the level of what is recorded; less than 0 for what is not."""
-    found: int = getattr(operand, "level", -1)
+    found: int = getattr(operand, "recorded_level", -1)
     return found
 
 
@@ -265,12 +270,19 @@ def _comparison(ufunc: np.ufunc) -> Any:
 class Number(Unrecorded):
     """A number, of the type that the tracer has, while operations are written down: whether it moves, or varies."""
 
-    # Nobody has a name for these: `getattr(t, "value", t)` is asked of what may be a number or have one.
-    __slots__ = ("is_moving", "is_varying", "number", "recording", "term")
+    # Nobody asks for these: `getattr(t, "value", t)` is asked of what may be a number or have one, and the tangents of
+    # what he got so would be lost.
+    __slots__ = ("is_moving", "is_varying", "recorded_number", "recording", "term")
     shape, ndim, size = (), 0, 1
 
     def __init__(self, recording: Recording, name: str, value: Leaf, moves: bool, varies: bool) -> None:
-        self.recording, self.term, self.number, self.is_moving, self.is_varying = recording, name, value, moves, varies
+        self.recording, self.term, self.recorded_number, self.is_moving, self.is_varying = (
+            recording,
+            name,
+            value,
+            moves,
+            varies,
+        )
 
     def entry(self, place: int) -> Any:
         """Return itself, as all that is there."""
@@ -285,15 +297,15 @@ class Number(Unrecorded):
     __gt__, __ge__ = _comparison(np.greater), _comparison(np.greater_equal)
 
     def __neg__(self) -> Any:
-        return self.recording.done(OF_ONE[np.negative], -self.number, f"-{self.term}", self)
+        return self.recording.done(OF_ONE[np.negative], -self.recorded_number, f"-{self.term}", self)
 
     def __pow__(self, exponent: Leaf) -> Any:
         if type(exponent) not in NUMBERS:
             self.recording.give_up()
         power, x = self.recording.number(exponent), self
-        less = self.recording.number(power.number - 1 if power.number else 1.0).term
+        less = self.recording.number(power.recorded_number - 1 if power.recorded_number else 1.0).term
         source = f"float({x.term} ** {power.term})"  # which fails where Python's power is complex, and numpy's is nan
-        return self.recording.done(POWER, x.number**power.number, source, x, power, less=less)
+        return self.recording.done(POWER, x.recorded_number**power.recorded_number, source, x, power, less=less)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method != "__call__" or kwargs:
@@ -307,7 +319,7 @@ class Number(Unrecorded):
             return _two(self.recording, ufunc, *inputs)
         if ufunc in OF_ONE and ufunc is not np.negative:
             source = f"float({ufunc.__name__}({self.term}))"
-            return self.recording.done(OF_ONE[ufunc], ufunc(self.number), source, self)
+            return self.recording.done(OF_ONE[ufunc], ufunc(self.recorded_number), source, self)
         return -self if ufunc is np.negative else _of_still(self.recording, ufunc, inputs)
 
     def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -338,7 +350,9 @@ def _two(recording: Recording, ufunc: np.ufunc, first: Leaf, second: Leaf) -> Nu
     x, y = recording.number(first), recording.number(second)
     symbol, (both, of_first, of_second) = OF_TWO[ufunc]
     rule = both if x.is_moving and y.is_moving else of_first if x.is_moving else of_second
-    return recording.done(rule, OPERATE[symbol](x.number, y.number), f"{x.term} {symbol} {y.term}", x, y)
+    return recording.done(
+        rule, OPERATE[symbol](x.recorded_number, y.recorded_number), f"{x.term} {symbol} {y.term}", x, y
+    )
 
 
 def _of_still(recording: Recording, function: Function, args: Args) -> Number:
@@ -347,7 +361,7 @@ def _of_still(recording: Recording, function: Function, args: Args) -> Number:
     if any(number.is_moving for number in numbers):
         recording.give_up()
     names = [recording.number(arg).term if type(arg) is Number else recording.constant(arg) for arg in args]
-    found = function(*[arg.number if type(arg) is Number else arg for arg in args])
+    found = function(*[arg.recorded_number if type(arg) is Number else arg for arg in args])
     if type(found) not in (float, np.float64):
         recording.give_up()
     return recording.done(None, found, f"float({recording.constant(function)}({', '.join(names)}))", *numbers)

@@ -82,3 +82,37 @@ def test_a_histogram_of_what_is_not_finite_makes_the_result_nan() -> None:
 
     assert at(np.arange(6.0)) == (12.0, 6.0)
     assert np.isnan(at(np.array([0.0, 1.0, np.inf, 2.0, 3.0, 4.0]))).all()
+
+
+def test_whole_numbers_that_are_returned_are_the_least_where_an_entry_is_missing() -> None:
+    found = dagad.map(
+        lambda row, t: np.sum((row * 2 + 1)[row]), np.stack([HELD, BEYOND]), 2.0, grainsize=1, engine="jax"
+    )
+    assert found.tolist() == [13, np.iinfo(int).min]
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.uint64])
+def test_indices_of_narrow_types_reach_all_entries_of_a_long_axis(kind: Any) -> None:
+    index = np.array([0, 5, 127], kind)
+
+    def chunk(rows: Any, t: Any) -> Any:
+        table = np.arange(200) + rows[0]
+        return np.sum(table[rows] * 1.0) * t + np.sum(np.bincount(rows, minlength=200)[100:]) * t
+
+    def at(engine: str) -> Any:
+        return dagad.value_and_grad(lambda t: dagad.reduce_sum(chunk, index, t, grainsize=3, engine=engine))(2.0)
+
+    assert at("jax") == at("autograd") == (266.0, 133.0)
+
+
+def test_that_entries_are_there_is_no_operation_of_the_users() -> None:
+    def chunk(rows: Any, t: Any) -> Any:
+        table, total = rows * 2 + 1, 0.0
+        for number in range(150):
+            total = total * 0.9 + t * table[rows[number % 5]]
+        return total
+
+    def at(engine: str) -> Any:
+        return dagad.value_and_grad(lambda t: dagad.reduce_sum(chunk, HELD, t, grainsize=5, engine=engine))(2.0)
+
+    np.testing.assert_allclose(at("jax"), at("autograd"), rtol=1e-12)

@@ -15,7 +15,7 @@ import pytest
 import dagad
 from dagad._executors.members import Meeting
 from dagad._executors.members_threads import MemberThread, MemberThreads
-from support.waiting import PATIENCE, until
+from support.waiting import PATIENCE, in_background, until
 
 ROWS = np.arange(12.0)
 THETAS = np.arange(1.0, 5.0)
@@ -94,12 +94,6 @@ def test_a_thread_that_has_ended_is_not_taken() -> None:
     assert threads.take() is not thread
 
 
-def test_nobody_waits_for_a_thread_that_was_never_started() -> None:
-    threads, ended = MemberThreads(), threading.Lock()
-    ended.acquire()
-    threads.take().wait_for(ended)
-
-
 def test_a_function_of_many_members_travels_without_its_threads() -> None:
     threads = MemberThreads()
     threads.begin_call()
@@ -130,27 +124,40 @@ def test_an_error_in_a_member_ends_the_threads_of_all(n_calls: int) -> None:
     until(lambda: not running())
 
 
-def test_an_interrupt_before_a_kept_thread_goes_on_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = MemberThreads()
-    threads.begin_call()
-    threads.begin_call()
-    acts = [functools.partial(loss, theta) for theta in THETAS]
-    expected = Meeting(acts, threads).run()
-    stock = MemberThread.begin
+def before_it_knows(thread: Any, name: str, act: Any) -> None:
+    del thread, name, act
 
-    def interrupted(thread: Any, name: str, act: Any) -> None:
-        if thread.ident is None:
-            stock(thread, name, act)
-        else:
-            thread.name, thread._act = name, act
-            raise KeyboardInterrupt
+
+def before_it_is_released(thread: Any, name: str, act: Any) -> None:
+    thread.name, thread._act = name, act
+
+
+def when_it_is_released(thread: Any, name: str, act: Any) -> None:
+    STOCK(thread, name, act)
+
+
+STOCK = MemberThread.begin
+
+
+@pytest.mark.parametrize("step", [before_it_knows, before_it_is_released, when_it_is_released])
+@pytest.mark.parametrize("n_calls", [1, 2])
+def test_an_interrupt_at_any_step_of_beginning_a_member_ends_the_call(
+    n_calls: int, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, acts = MemberThreads(), [functools.partial(loss, theta) for theta in THETAS]
+    for _ in range(n_calls):
+        threads.begin_call()
+        expected = Meeting(acts, threads).run()
+
+    def interrupted(*args: Any) -> None:
+        step(*args)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(MemberThread, "begin", interrupted)
-    until(lambda: len(threads._idle) == len(THETAS) or not running())
-    if threads._idle:  # else this machine is so slow that they have ended
-        with pytest.raises(KeyboardInterrupt):
-            Meeting(acts, threads).run()
-    monkeypatch.undo()
+    monkeypatch.setattr("dagad._executors.members_threads.MOST_LOOKS", 2)
+    with pytest.raises(KeyboardInterrupt):
+        in_background(Meeting(acts, threads).run).result(PATIENCE)
+    monkeypatch.setattr(MemberThread, "begin", STOCK)
     assert Meeting(acts, threads).run() == expected
     until(lambda: not running())
 

@@ -14,7 +14,7 @@ from autograd.extend import defjvp, primitive
 
 import dagad
 from dagad._tracing import stacked_tangents
-from dagad.solvers import _equations, _recorded, _recording, odeint, solve_ivp
+from dagad.solvers import _equations, _recorded, _recorded_tangents, _recording, odeint, solve_ivp
 
 THETA = np.array([0.7, 0.4, 1.3])
 TIMES = [0.3, 1.0, 2.5]
@@ -320,6 +320,30 @@ def by_the_type_of_the_time(t: Any, y: Any, p: Any) -> Any:
 def by_the_type_of_states(t: Any, y: Any, p: Any) -> Any:
     rate = p[0] if type(y).__module__.startswith("dagad.solvers") else p[1]
     return [-rate * y[0], p[2] * y[0]]
+
+
+def test_names_that_a_number_may_have_are_those_of_no_recorded_one() -> None:
+    """Or code that asks for them, of what may be a number or have one, would lose its tangents."""
+    recording = _recording.Recording(1)
+    number = _recording.Number(recording, "y0", 1.0, moves=True, varies=True)
+    moved = _recorded_tangents.Moved(recording, number, [number], 1)
+    names = {name for each in (number, moved) for name in dir(type(each)) if not name.startswith("_")}
+    array = {"shape", "ndim", "size"}
+    ours = {"recording", "recorded_number", "recorded_value", "recorded_tangents", "recorded_level"}
+    assert names - array - ours == {"entry", "is_moving", "is_varying", "term"}
+
+
+@pytest.mark.parametrize("name", ["value", "number", "tangents", "level", "magnitude", "nominal_value", "n", "val"])
+def test_second_derivatives_of_a_right_hand_side_that_asks_for_a_number_inside_are_whole(name: str) -> None:
+    def loss(theta: Any) -> Any:
+        def field(t: Any, y: Any, p: Any) -> Any:
+            return [t * getattr(p[0], name, p[0]) * p[1] * y[0]]
+
+        return solve_ivp(field, (0.0, 1.0), np.array([1.0]), args=(theta,), sensitivity="forward").y[0, -1]
+
+    theta = np.array([0.7, 0.0])  # a term that is switched off: its first derivative is zero
+    np.testing.assert_allclose(dagad.hessian(loss)(theta), [[0.0, 0.5], [0.5, 0.1225]], atol=1e-4)
+    np.testing.assert_allclose(dagad.grad(loss)(np.array([0.7, 0.3])), [0.16660725, 0.38875026], rtol=1e-3)
 
 
 ASKING = [

@@ -23,7 +23,7 @@ from dagad._types import Array, Axis, DType, Function, Index, Value
 
 def entries(array: Array, where: Index) -> Any:
     """Return the entries of a traced array at an index that may be traced too."""
-    parts = tuple(map(array_of, where if isinstance(where, tuple) else (where,)))
+    parts = tuple([wide(array_of(part)) for part in (where if isinstance(where, tuple) else (where,))])
     if any(isinstance(part, jax.Array) and part.dtype == bool for part in parts):
         raise NotDifferentiableError(refusals.of_shape("x[mask]", "`np.where(mask, x, 0.0)` does"))
     known = tuple(np.zeros(part.shape, int) if isinstance(part, jax.Array) else part for part in parts)
@@ -39,6 +39,12 @@ def entries(array: Array, where: Index) -> Any:
                 note_beyond(part, array.shape[axis])
         return array.at[parts].get(mode="fill", fill_value=beyond(array.dtype))
     return array.at[parts].get(mode="promise_in_bounds")
+
+
+def wide(index: Index) -> Any:
+    """Return a traced index in a type that holds the length of any axis: that of one of 200 is no `int8`."""
+    is_narrow = isinstance(index, jax.Array) and index.dtype.kind in "iu" and index.dtype.itemsize < 8
+    return index.astype(np.int64) if is_narrow else index
 
 
 def _is_truth(part: object) -> bool:

@@ -42,8 +42,12 @@ def _n_axes(part: Index) -> int:
 
 
 def note_beyond(index: Array, n: int, least: int | None = None) -> None:
-    """Have the function's result be nan where an index is out of bounds."""
+    """Have the function's result be nan where an index is out of bounds; that is no operation of the user's."""
+    trace: Any = getattr(index, "_trace", None)
+    n_operations = getattr(trace, "n_operations", None)
     note(jnp.any((index < (-n if least is None else least)) | (index >= n)))
+    if n_operations is not None:
+        trace.n_operations = n_operations
 
 
 def note(is_missing: Array) -> None:
@@ -69,7 +73,13 @@ class Missing:
         self._is_any = is_missing if self._is_any is None else self._is_any | is_missing
 
     def marked(self, output: Value) -> Any:
-        """Return an output of the function, nan where something was not there, and so in its derivatives."""
-        if self._is_any is None or not jnp.issubdtype(jnp.result_type(output), jnp.inexact):
+        """Return an output of the function, nan where something was not there, and so in its gradient.
+
+        A whole number is the least there is then, or the largest of those without a sign.
+        """
+        kind = jnp.result_type(output).kind
+        if self._is_any is None or kind == "b":
             return output
+        if kind in "iu":
+            return jnp.where(self._is_any, np.asarray(beyond(output.dtype), output.dtype), output)
         return output * jnp.where(self._is_any, jnp.nan, 1.0).astype(jnp.result_type(output))

@@ -13,7 +13,7 @@ import numpy as np
 from dagad._engines.xla import corners, refusals, vectors
 from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose, piecewise, select, where
 from dagad._engines.xla.histograms import histogram, histogram2d, histogramdd
-from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis
+from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis, wide
 from dagad._engines.xla.matrices import cholesky, eigh, eigvalsh, floating, norm_of, of_hermitian, triangle_by
 from dagad._engines.xla.missing import beyond, note_beyond
 from dagad._engines.xla.orders import quantiles, sorting
@@ -160,7 +160,7 @@ def _bincount(x: Array, /, weights: Array = None, minlength: int = 0) -> Any:
         raise NotDifferentiableError(refusals.of_shape("np.bincount", remedy))
     if weights is not None:
         weights = as_dtype(array_of(weights), np.float64)
-    group = jnp.asarray(x)
+    group = wide(jnp.asarray(x))
     found = jnp.bincount(group, weights=weights, length=minlength)
     if not isinstance(x, jax.Array):
         return found
