@@ -104,9 +104,9 @@ class MemberThread(threading.Thread):
             if not self._threads.keep(self):
                 return
             for _ in range(MOST_LOOKS):
-                if self._act is not int:
+                if self._go.acquire(timeout=KEPT):
                     break
-                if not self._go.acquire(timeout=KEPT) and self._threads.dismiss(self):
+                if self._threads.dismiss(self):
                     return
             else:
                 return

@@ -65,12 +65,8 @@ class Moved(Unrecorded):
     shape, ndim, size = (), 0, 1
 
     def __init__(self, recording: Recording, value: Any, tangents: Sequence[Any], level: int) -> None:
-        self.recording, self.recorded_value, self.recorded_tangents, self.recorded_level = (
-            recording,
-            value,
-            tangents,
-            level,
-        )
+        self.recording, self.recorded_level = recording, level
+        self.recorded_value, self.recorded_tangents = value, tangents
 
     def entry(self, place: int) -> Any:
         """Return itself, as all that is there."""
@@ -84,15 +80,8 @@ class Moved(Unrecorded):
         if type(exponent) not in NUMBERS:
             self.recording.give_up()
         less = exponent - 1 if exponent else 1.0
-        return _moved(
-            self,
-            POWER,
-            self.recorded_value**exponent,
-            [self.recorded_tangents, None],
-            self.recorded_value,
-            exponent,
-            less,
-        )
+        x, dx = self.recorded_value, self.recorded_tangents
+        return _moved(self, POWER, x**exponent, [dx, None], x, exponent, less)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method == "__call__" and not kwargs:
