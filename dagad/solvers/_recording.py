@@ -276,13 +276,8 @@ class Number(Unrecorded):
     shape, ndim, size = (), 0, 1
 
     def __init__(self, recording: Recording, name: str, value: Leaf, moves: bool, varies: bool) -> None:
-        self.recording, self.term, self.recorded_number, self.is_moving, self.is_varying = (
-            recording,
-            name,
-            value,
-            moves,
-            varies,
-        )
+        self.recording, self.term, self.recorded_number = recording, name, value
+        self.is_moving, self.is_varying = moves, varies
 
     def entry(self, place: int) -> Any:
         """Return itself, as all that is there."""

@@ -144,6 +144,7 @@ STOCK = MemberThread.begin
 def test_an_interrupt_at_any_step_of_beginning_a_member_ends_the_call(
     n_calls: int, step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dagad._executors.members_threads.MOST_LOOKS", 2)
     threads, acts = MemberThreads(), [functools.partial(loss, theta) for theta in THETAS]
     for _ in range(n_calls):
         threads.begin_call()
@@ -154,7 +155,6 @@ def test_an_interrupt_at_any_step_of_beginning_a_member_ends_the_call(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(MemberThread, "begin", interrupted)
-    monkeypatch.setattr("dagad._executors.members_threads.MOST_LOOKS", 2)
     with pytest.raises(KeyboardInterrupt):
         in_background(Meeting(acts, threads).run).result(PATIENCE)
     monkeypatch.setattr(MemberThread, "begin", STOCK)
