@@ -6,6 +6,7 @@ State of a `Member`, touched by whoever's turn it is, the member itself or the c
 `request`       what it waits for; None where it runs, or is over
 `answer`        what it is given for that
 `is_over`       whether its program has ended, `error` if that failed; else `result`
+`_claim`        held for good by whoever began the program, or gave it up before somebody did
 `is_given_up`   whether nobody waits for it any more: then it gets no answer, and ends
 `locks`         those that it holds while it runs, and lets go of while it waits
 `inside`        the meeting of members of its own that it waits for
