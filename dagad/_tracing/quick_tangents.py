@@ -6,8 +6,7 @@ order, so with the same bits. What is traced, or broadcast, or has a rule of the
 `quickly_pushed` has the tangents of what autograd's tracer has computed; the functions after it compute the value too,
 past the tracer.
 
-State: `_STOCK` and `_STOCK_OF_POWER`, autograd's own rules of these operations, as they are when this
-is imported.
+State: `_STOCK` and `_STOCK_OF_POWER`, autograd's own rules of these operations, as they are when this is imported.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from dagad._tracing.traced_array import TracedArray, array_of_numbers, new_box
 from dagad._types import Array, Leaf
 from dagad._values import pytree
 from dagad.solvers._given import compare_at
-from dagad.solvers._recorded import MOST_DIRECTIONS, MOST_STATES, RecordedSlopes
+from dagad.solvers._recorded import MOST_DIRECTIONS, MOST_STATES, RecordedSlopes, nearby
 from dagad.solvers._recorded_tangents import entries_moved, extended, level_above
 
 # From a time and a state to its slope.
@@ -224,14 +224,14 @@ class Extended:
 
     def _written(self, written: Callable[[Sequence[Any]], Field], params: Sequence[Any]) -> Field:
         def field(t: Any, states: Any) -> Any:
-            (leaves, tangents), level = self._apart(params), level_above(states)
+            (leaves, tangents), level = self._split(params), level_above(states)
             for place, moved in tangents.items():
                 leaves[place] = entries_moved(states.recording, leaves[place], moved, level)
             return extended(written(leaves), self.n_moving, self._count, t, states)
 
         return field
 
-    def _apart(self, params: Sequence[Any]) -> tuple[list[Any], dict[int, list[Any]]]:
+    def _split(self, params: Sequence[Any]) -> tuple[list[Any], dict[int, list[Any]]]:
         """Return the parameters of the equation below, and the tangents of those that move."""
         each = len(self._moving)
         n_below = len(params) - each * self._count
@@ -240,7 +240,7 @@ class Extended:
 
     @contextlib.contextmanager
     def _open(self, params: Sequence[Any]) -> Iterator[tuple[Field, Sequence[Any]]]:
-        boxed, tangents = self._apart(params)
+        boxed, tangents = self._split(params)
         learn_rules()
         with patches.new_trace() as level:
             for place, moved in tangents.items():
@@ -268,16 +268,12 @@ class Extended:
             return now
 
         params = [leaves[place] for place in self._moving]
-        with self._below.bare_field(leaves) as bare:
-            yield RecordedSlopes(
-                lambda moving: written(at(moving)),
-                bare,
-                lambda moving: self._below.bare_field(at(moving)),
-                params,
-                stacks,
-                self._count,
-                usual,
-            )
+        with contextlib.ExitStack() as stack:
+            bare, there = stack.enter_context(self._below.bare_field(leaves)), None
+            if params:
+                others = list(map(nearby, params))
+                there = others, stack.enter_context(self._below.bare_field(at(others)))
+            yield RecordedSlopes(lambda moving: written(at(moving)), bare, there, params, stacks, self._count, usual)
 
     def _moved(self, field: Field, level: int, t: Array, y: Array) -> Any:
         """Return the slopes of the states and of their tangents."""

@@ -8,8 +8,8 @@ time is recorded too: what depends on it is no constant.
 
 Not everything can be seen so: a function may read what it changes. One that has changed anything as scipy ran it is
 not recorded. Of others a program is used only where it gives all bits that the tracer gives, at the first call and at a
-later time, and each of its slopes has to be the one that the function itself returns; else the tracer does it. What
-can't be recorded, as arrays, other operations and `float(y[0])`, is left to it as well.
+later time, and at each call the function itself has to return its slopes, at parameters nearby; else the tracer does
+it. What can't be recorded, as arrays, other operations and `float(y[0])`, is left to it as well.
 
 States of `RecordedSlopes`: nothing recorded yet, recorded, given up.
 """
@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from math import isfinite
 from typing import Any
 
@@ -43,8 +42,8 @@ def _compiled(source: str) -> Callable[..., Any]:
     return made
 
 
-def _maker(recording: Recording, ends: Sequence[Number], n_states: int) -> Callable[..., Any]:
-    """Return what makes, of constants, the slopes as a function of the time, and of the states with their tangents."""
+def _program(recording: Recording, ends: Sequence[Number], n_states: int) -> Callable[..., Any]:
+    """Return the slopes as a function of the time, and of the states with their tangents."""
     states = [f"y{place}" for place in range(n_states)]
     moved = [f"{state}_{number}" for number in range(recording.count) for state in states]
     found = [end.term for end in ends]
@@ -54,7 +53,8 @@ def _maker(recording: Recording, ends: Sequence[Number], n_states: int) -> Calla
     lines.append(f"    def slopes(t, {', '.join([*states, *moved])}):")
     lines += [f"        {line}" for line in recording.body]
     lines += [f"        return [{', '.join([*found, *tangents])}]", "    return slopes"]
-    return _compiled("\n".join(lines))
+    made: Callable[..., Any] = _compiled("\n".join(lines))(*recording.constants.values())
+    return made
 
 
 class RecordedSlopes:
@@ -66,8 +66,8 @@ class RecordedSlopes:
         Returns the slopes of the states alone at some parameters, as they can be recorded.
     bare
         The same at those that are given, of plain states.
-    bare_at
-        Gives the same at other parameters.
+    nearby
+        Other parameters, and the same at these; None where slopes are compared at those that are given.
     params, stacks
         The parameters that move, and their tangents in all directions.
     count
@@ -80,15 +80,16 @@ class RecordedSlopes:
         self,
         written: Callable[[Sequence[Any]], Field],
         bare: Field,
-        bare_at: Callable[[Sequence[Any]], AbstractContextManager[Field]],
+        nearby: tuple[Sequence[Any], Field] | None,
         params: Sequence[Any],
         stacks: Sequence[Any],
         count: int,
         usual: Field,
     ) -> None:
         self._written, self._params, self._stacks, self._usual = written, params, stacks, usual
-        self._bare, self._bare_at, self._count = bare, bare_at, count
+        self._bare, self._nearby, self._count = bare, nearby, count
         self._programs: list[Callable[..., Any]] = []  # the one that was used last is the first
+        self._probes: dict[Callable[..., Any], Callable[..., Any]] = {}  # of programs, at the parameters nearby
         self._new: dict[Callable[..., Any], Leaf] = {}  # those that have not been compared again, with their times
         self._n_records = self._n_lines = 0
 
@@ -118,7 +119,7 @@ class RecordedSlopes:
                 found = program(float(t), *y.tolist())
                 if found is None:
                     continue
-                if not self._is(found, t, y[:n]):
+                if not self._is(program, found, t, y[:n]):
                     self._give_up()
                     return None
                 if place:
@@ -129,15 +130,25 @@ class RecordedSlopes:
             return None
         return None
 
-    def _is(self, found: Sequence[float], t: Leaf, y: Array) -> bool:
-        """Return whether the user's function returns these slopes."""
-        slope = self._bare(t, y.copy())
-        if type(slope) is np.ndarray and slope.shape == y.shape:
-            slope = slope.tolist()
-        return type(slope) in (list, tuple) and len(slope) == len(y) and all(map(operator.eq, slope, found))
+    def _is(self, program: Callable[..., Any], found: Sequence[float], t: Leaf, y: Array) -> bool:
+        """Return whether the user's function returns these slopes; rather nearby, where that can be said.
+
+        What a function decides by the type of a number shows where its branches differ in value, and at the parameters
+        that are given they may not.
+        """
+        probe = self._probes.get(program)
+        if probe is not None and self._nearby is not None:
+            try:
+                there, slope = probe(float(t), *y.tolist()), self._nearby[1](t, y.copy())
+            except Exception:  # it may not be defined there
+                there = None
+            if there is not None and isfinite(sum(there)):
+                return _are_same(slope, there, len(y))
+        return _are_same(self._bare(t, y.copy()), found, len(y))
 
     def _give_up(self) -> None:
         self._programs.clear()
+        self._probes.clear()
         self._n_records = MOST_RECORDS
 
     def _record(self, t: Leaf, y: Array, usual: Array) -> None:
@@ -146,12 +157,12 @@ class RecordedSlopes:
         recording, n, is_right = Recording(self._count), len(y) // (1 + self._count), False
         try:
             if y.dtype == FLOAT:
-                make = self._recorded(recording, t, y[:n])
-                program = make(*recording.constants.values())
+                program = self._recorded(recording, self._params, t, y[:n])
+                if self._nearby is not None:
+                    self._probes[program] = self._recorded(Recording(0), self._nearby[0], t, y[:n])
                 found = program(float(t), *y.tolist())
                 # The function sees each state that this sees: what it keeps of one is found out at the next.
-                is_right = np.array(found, float).tobytes() == usual.tobytes() and self._is(found, t, y[:n])
-                is_right = is_right and self._is_elsewhere(recording, make, t, y)
+                is_right = np.array(found, float).tobytes() == usual.tobytes() and self._is(program, found, t, y[:n])
         except Exception:  # what can't be written down the tracer has done
             is_right = False
         if is_right and recording.is_open:
@@ -162,35 +173,23 @@ class RecordedSlopes:
         recording.is_open = False
         self._n_lines += recording.n_lines
 
-    def _is_elsewhere(self, recording: Recording, make: Callable[..., Any], t: Leaf, y: Array) -> bool:
-        """Return whether the program has the function's slopes for other parameters nearby, too.
-
-        What a function decides by the type of what it is given shows in its values only where its branches differ.
-        """
-        others, constants = list(map(_beside, self._params)), dict(recording.constants)
-        for name, (param, place) in recording.moving.items():
-            constants[name] = float(np.ravel(others[param])[place])
-        try:
-            with np.errstate(all="ignore"), self._bare_at(others) as bare:
-                found = make(*constants.values())(float(t), *y.tolist())
-                slope = bare(t, y[: len(y) // (1 + self._count)].copy())
-        except Exception:  # there is nothing, there
-            return True
-        slope = np.asarray(slope, float)
-        return found is None or np.array_equal(slope, found[: len(slope)], equal_nan=True)
-
-    def _recorded(self, recording: Recording, t: Leaf, y: Array) -> Callable[..., Any]:
-        """Return what makes the program of a call at a time and some states."""
+    def _recorded(self, recording: Recording, params: Sequence[Any], t: Leaf, y: Array) -> Callable[..., Any]:
+        """Return the program of a call at some parameters, a time and some states."""
         states = [Number(recording, f"y{place}", y[place], moves=True, varies=True) for place in range(len(y))]
-        pairs = zip(self._params, self._stacks, strict=True)
-        params = [entries(recording, number, *pair) for number, pair in enumerate(pairs)]
+        given = [entries(recording, leaf, stack) for leaf, stack in zip(params, self._stacks, strict=True)]
         time = Number(recording, "t", t, moves=False, varies=True)
-        slope = self._written(params)(time, Numbers(recording, np.arange(len(y)), states.__getitem__))
-        ends = list(map(recording.number, parts_of(recording, slope, len(y))))
-        return _maker(recording, ends, len(y))
+        slope = self._written(given)(time, Numbers(recording, np.arange(len(y)), states.__getitem__))
+        return _program(recording, list(map(recording.number, parts_of(recording, slope, len(y)))), len(y))
 
 
-def _beside(leaf: Array) -> Any:
+def _are_same(slope: Any, found: Sequence[float], n: int) -> bool:
+    """Return whether a function has returned the first `n` of these numbers."""
+    if type(slope) is np.ndarray and slope.shape == (n,):
+        slope = slope.tolist()
+    return type(slope) in (list, tuple) and len(slope) == n and all(map(operator.eq, slope, found))
+
+
+def nearby(leaf: Array) -> Any:
     """Return other numbers than a parameter's, each of them by another part of its size."""
     parts = 1e-6 * (1.0 + np.arange(np.size(leaf)) / np.pi).reshape(np.shape(leaf))
     return (leaf + parts * (1.0 + np.abs(leaf))).astype(leaf.dtype)

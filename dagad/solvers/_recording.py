@@ -84,8 +84,6 @@ class Recording:
     ----------
     constants
         Numbers, functions and arrays that the program is given, by their names.
-    moving
-        Which of the constants are parameters that move: the number of the parameter, and the place in it.
     ahead, body
         Lines.
     is_open
@@ -95,7 +93,6 @@ class Recording:
     def __init__(self, count: int) -> None:
         self.count, self.is_open = count, True
         self.constants: dict[str, Any] = {}
-        self.moving: dict[str, tuple[int, int]] = {}
         self.ahead: list[str] = []
         self.body: list[str] = []
         self._n_names = 0
@@ -362,16 +359,16 @@ def _of_still(recording: Recording, function: Function, args: Args) -> Number:
     return recording.done(None, found, f"float({recording.constant(function)}({', '.join(names)}))", *numbers)
 
 
-def entries(recording: Recording, param: int, leaf: Array, stack: Array) -> Any:
-    """Return a parameter that moves, of this number: numbers that become constants where somebody takes them."""
+def entries(recording: Recording, leaf: Array, stack: Array) -> Any:
+    """Return a parameter that moves, as a number or as numbers that become constants where somebody takes them."""
     flat, tangents = np.ravel(leaf), stack.reshape(len(stack), -1)
     known: dict[int, Number] = {}
 
     def number(place: int) -> Number:
         if place not in known:
             name = recording.constant(float(flat[place]))
-            recording.moving[name] = param, place
-            recording.constants.update((f"{name}_{n}", float(row[place])) for n, row in enumerate(tangents))
+            moved = enumerate(tangents[: recording.count])
+            recording.constants.update((f"{name}_{n}", float(row[place])) for n, row in moved)
             known[place] = Number(recording, name, flat[place], moves=True, varies=False)
         return known[place]
 

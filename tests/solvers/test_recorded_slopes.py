@@ -362,6 +362,33 @@ def test_right_hand_sides_that_ask_what_a_number_is_are_followed(field: Field, m
     assert found.tobytes() == dagad.jacfwd(lambda theta: states(field, theta))(rates).tobytes()
 
 
+def later_by_the_type_of_the_time(t: Any, y: Any, p: Any) -> Any:
+    return [-(p[0] if type(t) in (float, np.float64) and t > 1.0 else p[1]) * y[0], p[2] * y[0]]
+
+
+def later_by_the_type_of_states(t: Any, y: Any, p: Any) -> Any:
+    is_late = t > 1.0
+    return [-(p[0] if is_late and type(y).__module__.startswith("dagad.solvers") else p[1]) * y[0], p[2] * y[0]]
+
+
+@pytest.mark.parametrize("field", [later_by_the_type_of_the_time, later_by_the_type_of_states])
+def test_a_right_hand_side_that_asks_later_what_a_number_is_is_followed_from_then_on(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first both decide alike, and at equal rates no value tells later what was decided."""
+
+    def derivatives() -> list[bytes]:
+        rates = np.array([0.5, 0.5, 1.3])
+        hessian = dagad.hessian(lambda theta: np.sum(states(field, theta) ** 2))(rates)
+        return [dagad.jacfwd(lambda theta: states(field, theta))(rates).tobytes(), hessian.tobytes()]
+
+    calls = Calls(monkeypatch)
+    found = derivatives()
+    assert calls.by_program
+    followed(monkeypatch)
+    assert found == derivatives()
+
+
 def test_tangents_that_overflow_are_met_by_the_tracer() -> None:
     def field(t: Any, y: Any, p: Any) -> Any:
         return [-p[0] * y[0], (p[1] * 1e200) * (y[1] * 1e108) * 0.0 + p[1] + y[1] * y[1] * 0.0 * 1e-300]

@@ -41,13 +41,18 @@ def _n_axes(part: Index) -> int:
     return np.ndim(part) if is_mask else 1
 
 
-def note_beyond(index: Array, n: int, least: int | None = None) -> None:
-    """Have the function's result be nan where an index is out of bounds; that is no operation of the user's."""
+def note_beyond(index: Array, n: int, least: int | None = None) -> Any:
+    """Have the function's result be nan where an index is out of bounds; return whether it is.
+
+    To find that out is no operation of the user's.
+    """
     trace: Any = getattr(index, "_trace", None)
     n_operations = getattr(trace, "n_operations", None)
-    note(jnp.any((index < (-n if least is None else least)) | (index >= n)))
+    is_beyond = jnp.any((index < (-n if least is None else least)) | (index >= n))
+    note(is_beyond)
     if n_operations is not None:
         trace.n_operations = n_operations
+    return is_beyond
 
 
 def note(is_missing: Array) -> None:
@@ -77,9 +82,9 @@ class Missing:
 
         A whole number is the least there is then, or the largest of those without a sign.
         """
-        kind = jnp.result_type(output).kind
-        if self._is_any is None or kind == "b":
+        if self._is_any is None:
             return output
-        if kind in "iu":
-            return jnp.where(self._is_any, np.asarray(beyond(output.dtype), output.dtype), output)
-        return output * jnp.where(self._is_any, jnp.nan, 1.0).astype(jnp.result_type(output))
+        dtype = jnp.result_type(output)
+        if dtype.kind in "iu":
+            return jnp.where(self._is_any, np.asarray(beyond(dtype), dtype), output)
+        return output * jnp.where(self._is_any, jnp.nan, 1.0).astype(dtype) if dtype.kind in "fc" else output

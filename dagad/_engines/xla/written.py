@@ -164,8 +164,7 @@ def _bincount(x: Array, /, weights: Array = None, minlength: int = 0) -> Any:
     found = jnp.bincount(group, weights=weights, length=minlength)
     if not isinstance(x, jax.Array):
         return found
-    note_beyond(group, minlength, 0)
-    is_beyond = jnp.any((group < 0) | (group >= minlength))
+    is_beyond = note_beyond(group, minlength, 0)
     return jnp.where(is_beyond, np.asarray(beyond(found.dtype), found.dtype), found)
 
 
