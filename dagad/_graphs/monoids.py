@@ -145,6 +145,8 @@ def counted(value: Value) -> Any:
         return value
     if type(value) is np.ndarray:
         return value if value.dtype.kind != "b" else value + 0
+    if pytree.is_traced(value):
+        return value
     leaves, treedef = pytree.flatten_with_none(value)
     if not any(_is_truth(leaf) for leaf in leaves):
         return value
@@ -161,11 +163,14 @@ def _add(total: Value, term: Value, ours: bool) -> Any:
     if kind is type(term) and kind in _PLAIN_NUMBERS:
         return total + term
     if kind is list and type(term) is list and len(total) == len(term):
-        return [_add_leaf(a, b, ours) for a, b in zip(total, term, strict=True)]
+        pairs = zip(total, term, strict=True)
+        return [(_add if type(a) is type(b) is tuple else _add_leaf)(a, b, ours) for a, b in pairs]
     if kind is tuple and type(term) is tuple and len(total) == len(term):
         return tuple([_add(a, b, ours) for a, b in zip(total, term, strict=True)])
     if isinstance(total, _NUMERIC) and isinstance(term, _NUMERIC):
         return _add_leaf(total, term, ours)
+    if total is None and term is None:
+        return None
     a_leaves, a_def = pytree.flatten_with_none(total)
     b_leaves, b_def = pytree.flatten_with_none(term)
     pytree.check_same_structure(a_def, b_def, DIFFERENT)

@@ -143,13 +143,14 @@ class Pushforward(_Derivative):
             moved = [tangents[0] if tangents[0] is not None else type(value.reduced)(0) for tangents in directions]
             return Outputs((value.reduced, moved), [], value.note)
         summed, treedef = pytree.flatten(value.reduced)
+        are_floats = list(map(pytree.is_differentiable_or_traced, summed))
         own, moving = list(value.stacked), []
         for tangents in directions:
-            filled = [_or_zeros(part, leaf) for part, leaf in zip(tangents, value.leaves(), strict=True)]
-            pairs = zip(filled[: len(summed)], summed, strict=True)
-            mine = [part if pytree.is_differentiable_or_traced(leaf) else None for part, leaf in pairs]
+            triples = zip(tangents[: len(summed)], summed, are_floats, strict=True)
+            mine = [_or_zeros(part, leaf) if is_float else None for part, leaf, is_float in triples]
             moving.append(pytree.unflatten(treedef, mine))
-            own.extend(filled[len(summed) :])
+            rest = zip(tangents[len(summed) :], value.stacked, strict=True)
+            own += [_or_zeros(part, leaf) for part, leaf in rest]
         return Outputs((value.reduced, moving) if self.reduces else None, own, value.note)
 
 

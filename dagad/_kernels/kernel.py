@@ -81,6 +81,8 @@ class Outputs(NamedTuple):
         """
         if not self.stacked and type(self.reduced) in NUMBERS and len(seeds) == 1:  # nearly always
             return seeds if type(seeds[0]) is np.float64 else [_cast(seeds[0], self.reduced)]
+        if not self.stacked and pytree.is_traced(self.reduced) and len(seeds) == 1:  # nearly always, of the others
+            return [seeds[0] if is_seed(seeds[0]) else None]
         leaves, count = self.all_leaves(), len(self.floats())
         if len(seeds) not in (len(leaves), count):
             leaves = [leaf for leaf in leaves if leaf is not None]  # as what combines them hands back

@@ -13,9 +13,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.by_definition import entrywise
-from dagad._tracing.rules import own_primitive
-from dagad._tracing.slopes import over_cosh_square
+from dagad._tracing.slopes import over_cosh_square, share
 from dagad._types import Array, Function, Value
 from dagad._values import pytree
 
@@ -99,19 +97,6 @@ def scaled_bessel_slope(order: Array, sign: float, near: Callable[[Any, Any], An
         return _in_parts(far, ans, x, near, series)
 
     return slope
-
-
-# What is left of one in a sum of two exponentials: the slopes of `logaddexp`, and of `expit`
-
-
-def _share(d: Array) -> Any:
-    """Return 1 / (1 + exp(-d))."""
-    small = np.exp(-np.abs(d))
-    return np.maximum(d >= 0, small) / (1.0 + small)  # 1, or `small`, which is at most 1: `np.where` is slower
-
-
-# 1 - ans would be 0 where ans is nearly 1
-share: Any = own_primitive(_share, *entrywise("share", lambda ans, d: ans * share(-d)))
 
 
 # In place of autograd's own, which cancel or overflow.

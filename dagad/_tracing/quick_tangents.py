@@ -19,6 +19,7 @@ import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
 from dagad._tracing.rules import stock_rules
+from dagad._tracing.slopes import share
 from dagad._types import Args, Array, Axis, Function, Index, Value
 
 _PLAIN = frozenset({np.ndarray, np.float64, float, int})
@@ -54,6 +55,15 @@ def _divide(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     return of_y if dx is None else dx / y + of_y
 
 
+def _logaddexp(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
+    del value
+    of_y = None if dy is None else dy * share(y - x)
+    if dx is None:
+        return of_y
+    of_x = dx * share(x - y)
+    return of_x if of_y is None else of_x + of_y
+
+
 def _product(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def push(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
         del value
@@ -64,7 +74,13 @@ def _product(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return push
 
 
-BY_ENTRIES = {anp.multiply: _multiply, anp.add: _add, anp.subtract: _subtract, anp.true_divide: _divide}
+BY_ENTRIES = {
+    anp.multiply: _multiply,
+    anp.add: _add,
+    anp.subtract: _subtract,
+    anp.true_divide: _divide,
+    anp.logaddexp: _logaddexp,
+}
 _ADDED = frozenset({anp.add, anp.subtract})
 _BINARY = {**BY_ENTRIES, anp.matmul: _product(np.matmul), anp.dot: _product(np.dot)}
 UNARY: dict[Any, Callable[[Any, Any, Any], Any]] = {
@@ -133,10 +149,8 @@ def quickly_pushed(
 
 def _is_laid_out(fun: Function, args: Sequence[Any], argnums: Sequence[int]) -> bool:
     """Return whether tangents are added as autograd adds them: those that are broadcast it lays out anew before."""
-    if fun is anp.matmul:
-        return type(args[0]) is type(args[1]) is np.ndarray
     if fun not in _ADDED:
-        return True
+        return fun is not anp.matmul or type(args[0]) is type(args[1]) is np.ndarray
     shapes = [getattr(arg, "shape", ()) for arg in args]
     whole = max(shapes, key=len)
     return all([shape == whole or (not shape and at not in argnums) for at, shape in enumerate(shapes)])
@@ -147,29 +161,33 @@ def _is_laid_out(fun: Function, args: Sequence[Any], argnums: Sequence[int]) -> 
 
 def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool = False) -> Found | None:
     """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
-    x, nodes = box._value, [box._node]
+    x, dx = box._value, box._node.g
+    dy: Sequence[Any] = [None] * len(dx)
     argnums: Sequence[int] = (1,) if is_reflected else (0,)
     if type(other) is type(box):
         if other._trace != box._trace or not _moves(other):
             return None
-        nodes, argnums, other = [*nodes, other._node], (0, 1), other._value
+        dy, argnums, other = other._node.g, (0, 1), other._value
     if type(x) not in _MOVING or type(other) not in _PLAIN or not _moves(box):
         return None
-    args = (other, x) if is_reflected else (x, other)
+    stock = _STOCK.get(fun)
+    if stock is None or primitive_jvps.get(fun) is not stock:
+        return None
+    args, pairs = ((other, x), (dy, dx)) if is_reflected else ((x, other), (dx, dy))
     if not _is_laid_out(fun, args, argnums):
         return None
-    value = operate(*args)
-    tangents = quickly_pushed(fun, value, args, argnums, nodes)
+    value, rule = operate(*args), _BINARY[fun]
+    tangents = _fitting([rule(value, *args, *each) for each in zip(*pairs, strict=True)], value)
     return None if tangents is None else (value, tangents)
 
 
 def of_one(fun: Function, operate: Function, box: Array) -> Found | None:
     """Call a function of one array."""
-    x = box._value
-    if type(x) not in _MOVING or not _moves(box):
+    x, stock = box._value, _STOCK.get(fun)
+    if type(x) not in _MOVING or not _moves(box) or stock is None or primitive_jvps.get(fun) is not stock:
         return None
-    value = operate(x)
-    tangents = quickly_pushed(fun, value, (x,), (0,), [box._node])
+    value, rule = operate(x), UNARY[fun]
+    tangents = _fitting([rule(value, x, each) for each in box._node.g], value)
     return None if tangents is None else (value, tangents)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from dagad._tracing.private import isbox, numpy_boxes, numpy_vjps, numpy_wrapper, primitive_vjps
 from dagad._tracing.rules import stock_rules, vjp_rule
-from dagad._tracing.slopes import over_cosh_square
+from dagad._tracing.slopes import over_cosh_square, share
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, is_double, sides_of
 from dagad._types import Array, Axis, Cotangent, Function, Index, Value
 from dagad._values import pytree
@@ -55,6 +55,10 @@ def _divide(x: Array, y: Array) -> Rule:
     return lambda g: (g / y, -g * x / y**2)
 
 
+def _logaddexp(x: Array, y: Array) -> Rule:
+    return lambda g: (g * share(x - y), g * share(y - x))
+
+
 def _same(x: Array, y: Array) -> Rule:
     del x, y
     return lambda g: (g,)
@@ -75,6 +79,11 @@ BINARY: dict[Any, tuple[Callable[[Any, Any], Rule], ...]] = {
     anp.subtract: (_subtract, _same, _negated),
     anp.multiply: (_multiply, lambda x, y: lambda g: (y * g,), lambda x, y: lambda g: (x * g,)),
     anp.true_divide: (_divide, lambda x, y: lambda g: (g / y,), lambda x, y: lambda g: (-g * x / y**2,)),
+    anp.logaddexp: (
+        _logaddexp,
+        lambda x, y: lambda g: (g * share(x - y),),
+        lambda x, y: lambda g: (g * share(y - x),),
+    ),
 }
 UNARY: dict[Any, Callable[[Any, Any], Rule]] = {
     anp.negative: lambda value, x: lambda g: (-g,),
@@ -308,8 +317,10 @@ def _fitting(rule: Rule, kind: type[Any] | None, shape: tuple[int, ...]) -> Rule
 
     def pull(g: Cotangent) -> Parts:
         parts = rule(g)
-        if type(g) is kind and g.shape == shape and g.dtype is _FLOAT:  # nearly always; else it may be complex
-            return parts
+        kind_of_g = type(g)
+        if kind_of_g is kind or (kind_of_g is np.ndarray and kind is not None and shape):  # else it may be complex
+            if g.shape == shape and g.dtype is _FLOAT:
+                return parts
         target = shape, len(shape), _FLOAT, False
         return tuple([numpy_vjps.unbroadcast(part, target) for part in parts])
 

@@ -14,7 +14,8 @@ or a push of dagad's would have used that one: a rule that a user gives, wheneve
 
 State: `_VJPS`, `_JVPS`, `_WIDE` (where constants are to be wide) and `_WRONG`, by autograd's own rule; `_NEW_VJPS` and
 `_NEW_JVPS`, by the primitive that has no rule. They are filled for numpy when a process first records, for a part of
-autograd's scipy when it first does so after it has imported that part, and never changed.
+autograd's scipy when it first does so after it has imported that part, and never changed. `HOMES` has what fills them
+until then.
 """
 
 from __future__ import annotations
@@ -168,11 +169,13 @@ def cast(x: Array, dtype: DType) -> Any:
 
 def learn_rules() -> bool:
     """Take up the parts of scipy that somebody has imported; costs a look otherwise. Return whether there were any."""
+    if sys.modules.keys().isdisjoint(HOMES.keys()):  # nearly always
+        return False
     found = False
-    for home, read in HOMES.items():
-        module = None if home in _LEARNED else sys.modules.get(home)
+    for home, read in list(HOMES.items()):
+        module = sys.modules.get(home)
         if module is not None and not _is_half_made(module) and read(module):
-            _LEARNED.add(home)
+            HOMES.pop(home, None)
             found = True
     if found:  # some import others
         learn_rules()
@@ -340,12 +343,12 @@ def _distributions(stats: ModuleType) -> bool:
 
 
 _OTHERS = "beta dirichlet gamma multivariate_normal poisson t".split()
+# Those parts that have not been taken up yet, by the names of modules.
 HOMES: dict[str, Callable[[Any], bool]] = {
     "autograd.scipy.special": _special,
     "autograd.scipy.stats.chi2": _chi2,
     "autograd.scipy.stats": _distributions,
 }
-_LEARNED: set[str] = set()
 
 
 def _once(derivative: Callable[[Any], Any]) -> Any:

@@ -1,6 +1,8 @@
-"""The slope of the hyperbolic tangent, as a function of its own: its square may be infinite, and still has derivatives.
+"""Slopes as functions of their own, with derivatives, where those of what they are written as cancel or overflow.
 
-Autograd's rule divides by that square. Differentiated itself, it divides infinity by infinity.
+That of the hyperbolic tangent: autograd's rule divides by a square that may be infinite; differentiated itself, it
+divides infinity by infinity. And what is left of one in a sum of two exponentials: the slope of `logaddexp`, and of
+`expit`, whose own would be 0 where ``1 - value`` is nearly 0.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.private import unbroadcast_f
+from dagad._tracing.private import isbox, unbroadcast_f
 from dagad._tracing.rules import own_primitive
+from dagad._tracing.wide_numbers import wide_entries
 from dagad._types import Argnums, Args, Array, Cotangent, Function, Kwargs, Tangents, Value
 
 
@@ -35,3 +38,31 @@ def _jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: K
 
 
 over_cosh_square = own_primitive(_over_square, _vjp, _jvp)
+
+
+def _share(d: Array) -> Any:
+    small = np.exp(-np.abs(d))
+    return np.maximum(d >= 0, small) / (1.0 + small)  # 1, or `small`, which is at most 1: `np.where` is slower
+
+
+def _slope_of_share(ans: Value, d: Array) -> Any:
+    return ans * share(-wide_entries(d, ans))
+
+
+def _vjp_of_share(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
+    del argnums, kwargs
+    pull = unbroadcast_f(args[0], lambda g: g * _slope_of_share(ans, args[0]))
+    return lambda g: (pull(g),)
+
+
+def _jvp_of_share(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    del argnums, kwargs
+    return tangents[0] * _slope_of_share(ans, args[0])
+
+
+_traced_share: Any = own_primitive(_share, _vjp_of_share, _jvp_of_share)
+
+
+def share(d: Array) -> Any:
+    """Return 1 / (1 + exp(-d))."""
+    return _traced_share(d) if isbox(d) else _share(d)

@@ -123,6 +123,7 @@ _BINARY: dict[Any, Callable[..., Any]] = {
     anp.add: _by_entries(BY_ENTRIES[anp.add]),
     anp.subtract: _by_entries(_difference),
     anp.true_divide: _by_entries(_quotient),
+    anp.logaddexp: _by_entries(BY_ENTRIES[anp.logaddexp]),
     anp.matmul: _product,
     anp.dot: _product,
     numpy_wrapper.power: _power,
@@ -131,11 +132,12 @@ _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
 _OTHERS = _GETITEM, _ARRAY, _CONCATENATE, anp.reshape, anp.transpose, anp.sum
 _STOCK = stock_rules(primitive_jvps, *_BINARY, *UNARY, *_OTHERS)
-OPERATIONS = {
+OPERATIONS: dict[np.ufunc, tuple[Any, Callable[[Any, Any], Any]]] = {
     np.multiply: (anp.multiply, operator.mul),
     np.add: (anp.add, operator.add),
     np.subtract: (anp.subtract, operator.sub),
     np.true_divide: (anp.true_divide, operator.truediv),
+    np.logaddexp: (anp.logaddexp, np.logaddexp),
     np.matmul: (anp.matmul, operator.matmul),
 }
 FUNCTIONS = {fun.fun: fun for fun in UNARY}

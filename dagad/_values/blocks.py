@@ -60,6 +60,8 @@ def runs_of(seed: Cotangent) -> list[tuple[slice, Any]]:
 
 def is_seed(seed: Cotangent) -> bool:
     """Return whether a cotangent is not plainly zero; a traced one has derivatives even so."""
+    if type(seed) is np.float64 or type(seed) is float:  # nearly always
+        return bool(seed != 0.0)
     if seed is None or pytree.is_traced(seed) or pytree.is_placed(seed):
         return seed is not None
     return bool(np.any(full(seed)))

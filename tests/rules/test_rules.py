@@ -160,7 +160,6 @@ def test_a_module_that_another_thread_imports_is_taken_up_when_it_is_whole(monke
         return True
 
     monkeypatch.setitem(rules.HOMES, "half_made", take_up)
-    monkeypatch.setattr(rules, "_LEARNED", set(rules._LEARNED))
     for being_imported, expected in ((True, []), (False, ["half_made"]), (False, ["half_made"])):
         spec._initializing = being_imported
         rules.learn_rules()

@@ -12,7 +12,7 @@ import pytest
 from autograd.extend import defvjp
 
 import dagad
-from dagad._tracing import quick_tape
+from dagad._tracing import forward, quick_tangents, quick_tape
 from dagad._tracing.private import primitive_vjps
 from dagad._tracing.rules import learn_rules, stock_rules, vjp_rule
 from dagad._tracing.tape import record, tape_nbytes
@@ -28,6 +28,7 @@ UNARY: tuple[Callable[[Any], Any], ...] = (
     lambda a: -a,
     lambda a: np.log1p(a * a) - np.square(0.1 * a),
     lambda a: np.sinh(0.1 * a) + np.cosh(0.1 * a),
+    lambda a: np.logaddexp(a, 0.0) - np.logaddexp(1, 3.0 * a),
     lambda a: a**2,
     lambda a: (a * a + 0.5) ** -1.5,
     lambda a: a**0 + 0.01 * a**3,
@@ -46,6 +47,7 @@ BINARY: tuple[Callable[[Any, Any], Any], ...] = (
     lambda a, b: a / (b * b + 1.0),
     lambda a, b: np.multiply(a, b) - np.subtract(b, a),
     lambda a, b: np.real(a * (1.0 + 2.0j) * (0.3 * b - 1.0j)),
+    lambda a, b: np.logaddexp(a, b) + np.logaddexp(0.5 * b, a),
     lambda a, b: 0.1 * np.sum(a * b),
     lambda a, b: 0.1 * (a @ b) if np.ndim(a) and np.ndim(b) and a.shape[-1] == b.shape[0] else a * b,
     lambda a, b: 0.1 * (b.T @ a) if np.ndim(a) and np.ndim(b) and a.shape[0] == b.shape[0] else a * b,
@@ -130,6 +132,31 @@ def test_every_derivative_of_arithmetic_agrees_with_autograd(fun: Any, x: Any) -
         assert np.allclose(found, second, rtol=tolerance, atol=tolerance)
 
 
+def test_sums_of_exponentials_have_the_bits_of_their_rule_in_second_order() -> None:
+    x, direction = np.array([0.5, -1.5, 2.0]), np.array([1.0, -0.3, 0.0])
+
+    def fun(x: Any) -> Any:
+        near = np.logaddexp(0.0, x * 40.0) * np.logaddexp(x, x[::-1] - 30.0)
+        return np.sum(near) + np.logaddexp(x[0], 1.0) * np.logaddexp(x[1], x[2])
+
+    def found() -> list[bytes]:
+        each = dagad.grad(fun)(x), dagad.hvp(fun, (x,), (direction,)), dagad.hessian(fun)(x)
+        return [np.asarray(one).tobytes() for one in each]
+
+    quick = found()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in QUICK:
+            patch.setattr(quick_tape, name, lambda *args: None)
+        assert found() == quick
+        patch.setattr(forward, "quickly_pushed", lambda *_: None)
+        for name in ("of_two", "of_one", "entry_of", "sum_of", "power_of"):
+            patch.setattr(quick_tangents, name, lambda *_: None)
+        assert found() == quick
+    slope = dagad.grad(fun)
+    steps = [(slope(x + 1e-6 * unit) - slope(x - 1e-6 * unit)) / 2e-6 for unit in np.eye(3)]
+    np.testing.assert_allclose(dagad.hessian(fun)(x), steps, rtol=1e-6, atol=1e-7)
+
+
 def test_a_rule_of_the_users_own_counts() -> None:
     stock = primitive_vjps[anp.tanh]
     assert dagad.grad(np.tanh)(0.5) == autograd.grad(anp.tanh)(0.5)
@@ -142,9 +169,13 @@ def test_a_rule_of_the_users_own_counts() -> None:
 
 def test_no_rule_of_dagads_own_is_left_out() -> None:
     learn_rules()
-    for fun in {*quick_tape.BINARY, *quick_tape.UNARY, anp.matmul} - {anp.tanh}:
+    for fun in {*quick_tape.BINARY, *quick_tape.UNARY, anp.matmul} - {anp.tanh, anp.logaddexp}:
         assert vjp_rule(fun) is primitive_vjps[fun], fun
     x = np.linspace(-300.0, 300.0, 301)
+    y = x[::-1] ** 2
+    for argnums, quick in zip([(0, 1), (0,), (1,)], quick_tape.BINARY[anp.logaddexp], strict=True):
+        usually = vjp_rule(anp.logaddexp)(argnums, np.logaddexp(x, y), (x, y), {})(x)
+        assert [part.tobytes() for part in quick(x, y)(x)] == [part.tobytes() for part in usually]
     (usual,) = vjp_rule(anp.tanh)((0,), np.tanh(x), (x,), {})(x)  # dagad's own has another derivative, and these bits
     assert quick_tape.UNARY[anp.tanh](np.tanh(x), x)(x)[0].tobytes() == usual.tobytes()
 
