@@ -117,17 +117,24 @@ class Program:
         """Return one tangent per leaf, from one pytree per argument."""
         found: list[Any] = []
         for place, partition, tangent in zip(self._places, self.partitions, tangents, strict=True):
-            what = f"The tangent of {argument_of(self._fun, place)[0].lower()}{argument_of(self._fun, place)[1:]}"
             try:
                 parts = partition.extract(pytree.all_opened(tangent))
             except StructureError as error:
                 raise StructureError(
-                    f"{what} has another structure than the argument. Give one number or array for each of the "
-                    "argument's, in the same containers; None where nothing moves."
+                    f"{self._tangent_of(place)} has another structure than the argument. Give one number or array for "
+                    "each of the argument's, in the same containers; None where nothing moves."
                 ) from error
-            pairs = zip(parts, partition.taken, strict=True)
-            found.extend(_moved(part, leaf, f"{what}, or a part of it,") for part, leaf in pairs)
+            if all(map(_is_like, parts, partition.taken)):  # nearly always
+                found.extend(parts)
+            else:
+                what = f"{self._tangent_of(place)}, or a part of it,"
+                found.extend(_moved(part, leaf, what) for part, leaf in zip(parts, partition.taken, strict=True))
         return found
+
+    def _tangent_of(self, place: int) -> str:
+        """Return what sentences call the tangent of an argument."""
+        name = argument_of(self._fun, place)
+        return f"The tangent of {name[0].lower()}{name[1:]}"
 
     def _run(self, leaves: Sequence[Any]) -> Any:
         rest, args = iter(leaves), list(self._args)
@@ -173,6 +180,11 @@ def _typed(part: Cotangent, leaf: Leaf) -> Any:
     return typed if isinstance(leaf, np.ndarray) else typed[()]
 
 
+def _is_like(part: Cotangent, leaf: Leaf) -> bool:
+    """Return whether a tangent is a plain array of its leaf's shape and dtype."""
+    return type(part) is type(leaf) is np.ndarray and part.dtype is leaf.dtype is _FLOAT and part.shape == leaf.shape
+
+
 def _moved(part: Cotangent, leaf: Leaf, what: str) -> Any:
     looked_at = part is not None and not pytree.is_traced(part)
     if looked_at and pytree.is_placed(leaf):
@@ -188,6 +200,7 @@ def _moved(part: Cotangent, leaf: Leaf, what: str) -> Any:
     return pytree.fitted(part, leaf, what)
 
 
+_FLOAT = np.dtype(float)
 _SEVERAL = (tuple, list)
 _INDEX = (int, np.integer)
 

@@ -48,7 +48,7 @@ class _RightHandSide:
             return lambda t, y: anp.ravel(array_of(fun(t, y[:, None], *args)))
         if self._is_time_second:
             return lambda t, y: fun(y, t, *args)
-        return lambda t, y: fun(t, y, *args)
+        return (lambda t, y: fun(t, y, *args)) if args else fun
 
     def __call__(self, params: Sequence[Any]) -> Field:
         written = self.written(params)

@@ -102,6 +102,7 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.followed = self.by_program = 0
         stock, again = _recorded.RecordedSlopes._record, _recorded.RecordedSlopes._by_program
+        checked = _recorded.RecordedSlopes._checked
 
         def record(slopes: Any, *args: Any) -> None:
             self.followed += 1
@@ -112,8 +113,19 @@ class Calls:
             self.by_program += found is not None
             return found
 
+        def checked_and_counted(slopes: Any, *args: Any) -> Any:
+            program = checked(slopes, *args)
+
+            def run(t: Any, y: Any) -> Any:
+                found = program(t, y)
+                self.by_program += found is not None
+                return found
+
+            return None if program is None else run
+
         monkeypatch.setattr(_recorded.RecordedSlopes, "_record", record)
         monkeypatch.setattr(_recorded.RecordedSlopes, "_by_program", counted)
+        monkeypatch.setattr(_recorded.RecordedSlopes, "_checked", checked_and_counted)
 
 
 @pytest.mark.each_value("each way of writing a right-hand side, by each method")
