@@ -105,7 +105,10 @@ def _astype(x: Array, dtype: DType, *, copy: bool = True, device: object = None)
     del device
     if not copy and plain(x).dtype == dtype:
         return x
-    return cast(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
+    kind = np.dtype(dtype).kind
+    if kind in "OSUV":
+        raise NotDifferentiableError(refusals.of_dtype(np.dtype(dtype)))
+    return cast(x, dtype) if kind in "fc" else plain(x).astype(dtype)
 
 
 def _frexp(x: Array) -> tuple[Any, Any]:
@@ -132,10 +135,10 @@ def _full_like(
     a: Array, fill_value: Array, dtype: DType = None, order: Any = "K", subok: bool = True, shape: Shape = None
 ) -> Any:
     like = np.ones_like(plain(a), dtype, order, subok, shape)
-    if not isbox(fill_value) or like.dtype.kind not in "fc":
-        return np.full_like(like, plain(fill_value))
-    found = fill_value * like
-    return found if found.dtype == like.dtype else found.astype(like.dtype)
+    if not isbox(fill_value):
+        return np.full_like(like, fill_value)
+    found = fill_value * (like if like.dtype.kind in "fc" else np.ones(like.shape))
+    return found if found.dtype == like.dtype else _astype(found, like.dtype)
 
 
 def _atleast(fun: Function) -> Function:

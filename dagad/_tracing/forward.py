@@ -21,6 +21,7 @@ from dagad._tracing.tape import (
     pull,
     refuse_hidden_boxes,
     refuse_stale,
+    refuse_unfit,
     traceable,
     traced,
 )
@@ -79,8 +80,7 @@ def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Seq
 
 def _ends(leaf: Leaf, level: int, n_directions: int) -> tuple[Any, list[Any]]:
     if isbox(leaf) and leaf._trace == level:
-        if isbox(leaf._value):
-            refuse_stale(leaf._value, RETURNED)
+        refuse_unfit(leaf._value)
         return leaf._value, [_shaped(tangent, leaf._value) for tangent in leaf._node.g]
     refuse_stale(leaf, RETURNED)
     refuse_hidden_boxes(leaf, level)

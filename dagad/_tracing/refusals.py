@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from dagad._errors import NotDifferentiableError
+from dagad._types import DType
 
 IN_ONE = " with respect to one of its arguments"
 _STACK = "Make one array of several by `np.stack([a, b])` or `np.concatenate([a, b])`."
@@ -60,6 +61,15 @@ def of_number() -> str:
         "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
         "that is being differentiated: a Python number carries no derivative. Use the value as it is, and write "
         "`np.exp(x)` instead of `math.exp(x)`. An index or a count has no derivative: take it from what is constant."
+    )
+
+
+def of_dtype(dtype: DType) -> str:
+    """Tell that entries were to become words, or objects of Python's."""
+    return (
+        f"A value that is being differentiated was to be made an array of {dtype!r}, whose entries would be plain "
+        "numbers or words, and carry no derivative. Compute with numbers, and convert what comes out where nobody "
+        "differentiates it."
     )
 
 

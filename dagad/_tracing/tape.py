@@ -174,20 +174,31 @@ def traceable(leaf: Leaf) -> Any:
 def untraced(leaf: Leaf, level: int) -> tuple[Any, Any]:
     """Return the value of an output leaf and its node on the tape of this level."""
     if isbox(leaf) and leaf._trace == level:
-        if isbox(leaf._value):
-            refuse_stale(leaf._value, RETURNED)
+        refuse_unfit(leaf._value)
         return leaf._value, leaf._node
     refuse_stale(leaf, RETURNED)
     refuse_hidden_boxes(leaf, level)
     return leaf, None
 
 
+def refuse_unfit(value: Value) -> None:
+    """Refuse the value of an output that is kept from an earlier derivative, or made of Python's objects."""
+    if type(value) is np.ndarray:
+        if value.dtype.kind == "O":
+            raise NotDifferentiableError(_OBJECTS + "Give constants and what it returns as numbers: `.astype(float)`.")
+    elif isbox(value):
+        refuse_stale(value, RETURNED)
+
+
+_OBJECTS = "A function being differentiated returned an array of objects, with which numpy computes one by one. "
+
+
 def refuse_hidden_boxes(leaf: Leaf, level: int) -> None:
     """Refuse an output that holds traced values where nobody would look for them."""
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O" and any(isbox(item) for item in leaf.flat):
         raise NotDifferentiableError(
-            "A function being differentiated returned an array of objects that hold traced values, with which numpy "
-            "computes one by one. Make an array of numbers of them by `np.stack(parts)` or `np.concatenate(parts)`."
+            _OBJECTS + "They hold traced values: make an array of numbers of them by `np.stack(parts)` or "
+            "`np.concatenate(parts)`."
         )
     fields = getattr(leaf, "__dict__", None)
     if fields and any(isbox(item) and item._trace == level for item in fields.values()):

@@ -130,7 +130,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __float__(self) -> float:
         raise NotDifferentiableError(refusals.of_number())
 
-    __int__ = __complex__ = item = tolist = __float__
+    __int__ = __complex__ = __trunc__ = item = tolist = __float__
 
     def __index__(self) -> int:
         raise NotDifferentiableError(refusals.of_index())

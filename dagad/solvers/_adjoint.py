@@ -2,13 +2,17 @@
 
 ``dl/dt = -(df/dy)' l`` from the last time to the first, with the cotangent of the solution added at each time at which
 it is wanted; the cotangents of the parameters are integrated along the way. Numbers are plain here.
+
+What a state does that has no cotangent does not show in an error of these equations: a step might go across a short
+dose, and find nothing of it. So no step goes across more than two of those that the solution took: where it had to go
+slowly, this looks too.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,15 +25,24 @@ from dagad._tracing.tape import TapeNode, pull, traceable, traced
 from dagad._tracing.traced_array import new_box
 from dagad._types import Array, Cotangent, Function, Value
 from dagad._values import pytree
-from dagad.solvers._equations import Equation, Field
+from dagad.solvers._equations import Equation, Field, is_kind_of
 from dagad.solvers._integration import FiniteSlope, check_solved, not_finite, solved
+
+
+class InTime(Protocol):
+    """A solution as a function of time, as scipy returns it: `ts` are the ends of the steps that it took."""
+
+    ts: np.ndarray
+
+    def __call__(self, t: float) -> Any:
+        """Return the solution at a time."""
 
 
 def pulled_through_time(
     equation: Equation,
     params: Sequence[Any],
     moving: Sequence[int],
-    dense: Callable[[float], Any],
+    dense: InTime,
     t0: float,
     y0: Array,
     times: np.ndarray,
@@ -76,7 +89,7 @@ def _parted(flat: Array, leaves: Sequence[Any], sizes: Sequence[int]) -> list[An
 
 
 def _tolerances(
-    equation: Equation, params: Sequence[Any], moving: Sequence[int], dense: Function, times: np.ndarray, columns: Array
+    equation: Equation, params: Sequence[Any], moving: Sequence[int], dense: InTime, times: np.ndarray, columns: Array
 ) -> np.ndarray:
     """Return absolute tolerances: what is allowed of the cotangents' product with the states, by what they belong to.
 
@@ -95,7 +108,7 @@ class _Backward:
     """Carries cotangents of the state, and what is gathered for the parameters, from one time to an earlier one."""
 
     def __init__(
-        self, equation: Equation, params: Sequence[Any], moving: Sequence[int], dense: Function, atol: np.ndarray
+        self, equation: Equation, params: Sequence[Any], moving: Sequence[int], dense: InTime, atol: np.ndarray
     ) -> None:
         self._equation, self._params, self._moving = equation, list(params), moving
         self._dense, self._atol = dense, atol
@@ -112,6 +125,7 @@ class _Backward:
                 options = self._options(abs(stop - start))
                 if self._equation.settings.is_implicit:
                     options["jac"] = functools.partial(self._jacobian, slope)
+                options |= _along(options, self._dense.ts)
                 found = solved(FiniteSlope(slope, start, stop), (start, stop), state, t_eval=[stop], **options)
         check_solved(found, "the adjoint of its equations")
         return found.y[:, -1]
@@ -152,6 +166,41 @@ class _Backward:
         rtol = settings.rtol if np.ndim(settings.rtol) == 0 else float(np.min(settings.rtol))
         options = {**settings.for_span(span), "rtol": rtol, "atol": self._atol, "method": settings.method}
         return options
+
+
+MOST_STEPS = 2  # of the solution's, in one
+
+
+class _AlongSteps:
+    """For a class of scipy's solvers: no step goes across more than `MOST_STEPS` of some, whose `ends` ascend."""
+
+    ends: np.ndarray
+    t: float
+    direction: float
+    max_step = np.inf
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._longest = self.max_step  # which the user asked for
+
+    def _step_impl(self) -> Any:
+        place = int(np.searchsorted(self.ends, self.t, side="left" if self.direction < 0 else "right"))
+        last = place - MOST_STEPS if self.direction < 0 else place + MOST_STEPS - 1
+        self.max_step = min(self._longest, abs(self.t - self.ends[min(max(last, 0), len(self.ends) - 1)]) or np.inf)
+        impl: Any = super()
+        return impl._step_impl()
+
+
+def _along(options: dict[str, Any], times: np.ndarray) -> dict[str, Any]:
+    """Return the options that keep an integration's steps to those that end at some times."""
+    from scipy import integrate
+
+    method, ends = options["method"], np.sort(times)
+    if is_kind_of(method, "LSODA"):  # which knows one limit only
+        usual = (ends[-1] - ends[0]) / (len(ends) - 1)
+        return {"max_step": min(options.get("max_step", np.inf), usual)}
+    base = getattr(integrate, method) if isinstance(method, str) else method
+    return {"method": type(base.__name__, (_AlongSteps, base), {"ends": ends})}
 
 
 def _like(seed: Cotangent, value: Value) -> Any:

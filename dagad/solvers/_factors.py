@@ -16,6 +16,9 @@ ROUNDS = 8  # of making rows and columns alike
 FAR = 1e-2  # by how much of its size Newton's step may move what is said to be a solution
 EXACT = 1e-13  # how short, of the size of the solution, a step is that nobody needs to look at
 BENT = 0.1  # by how much of itself the slope may change on that step
+WEAK = 1e-4  # reciprocal condition numbers up to which it is asked whether the least slope is one at all
+LOST = 0.5  # by how much of itself that one may change on the same step
+TURNS = 4  # of inverse iteration
 
 
 class Units:
@@ -32,6 +35,10 @@ class Units:
     def is_bent(self, change: Array, residual: Array) -> bool:
         """Return whether the slope changes on a step, by so much of what that step takes away."""
         return bool(np.linalg.norm(change) > BENT * np.linalg.norm(residual))
+
+    def is_lost(self, change: Array, least: Array) -> bool:
+        """Return whether the least slope changes on a step by so much of itself that it is none."""
+        return not np.linalg.norm(change) <= LOST * np.linalg.norm(least)  # true for nan
 
 
 class OwnUnits(Units):
@@ -53,6 +60,10 @@ class OwnUnits(Units):
     def is_bent(self, change: Array, residual: Array) -> bool:
         """Return that; a small equation counts as much as a large one."""
         return super().is_bent(self.rows * change, self.rows * residual)
+
+    def is_lost(self, change: Array, least: Array) -> bool:
+        """Return that; a small equation counts as much as a large one."""
+        return super().is_lost(self.rows * change, self.rows * least)
 
 
 AS_THEY_ARE = Units()
@@ -76,6 +87,20 @@ class Factors:
     def is_singular(self) -> bool:
         """Whether the matrix is a singular one, as far as numbers of double precision tell."""
         return not self.rcond > SINGULAR  # true for nan
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether there is a direction in which the equations have next to no slope."""
+        return self.rcond < WEAK
+
+    def weakest(self) -> Any:
+        """Return that direction, by inverse iteration."""
+        found = np.cos(np.arange(len(self._factors[0])))
+        for _ in range(TURNS):
+            for is_transposed in (1, 0):
+                found = lu_solve(self._factors, found, trans=is_transposed, check_finite=False)
+                found /= np.linalg.norm(found)
+        return found if self._own is None else self._own.columns * found
 
     def solve(self, b: Array, transposed: bool) -> Any:
         """Return the solution for a right-hand side."""

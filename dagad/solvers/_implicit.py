@@ -187,8 +187,24 @@ class System:
                 "solution is not the only one nearby, or a multiple one. Add the equations that fix it, or a small "
                 "ridge."
             )
-        self._refuse_far(residual, factors.solve(residual, False), xs, leaves, factors.units)
+        step = factors.solve(residual, False)
+        self._refuse_far(residual, step, xs, leaves, factors.units)
+        if factors.is_weak:
+            self._refuse_valley(factors, step, xs, leaves)
         return factors
+
+    def _refuse_valley(self, factors: Factors, step: Array, xs: Leaves, leaves: Leaves) -> None:
+        """Refuse one solution of many on a curve: the little slope along it is what the solver has left, and goes."""
+        direction = factors.weakest()
+        here, there = (self.product(direction, False, at, leaves) for at in (xs, self.split(joined(xs) - step)))
+        if factors.units.is_lost(there - here, here):
+            raise NotDifferentiableError(
+                f"What `{self.name}` found has no derivative that can be trusted: in one direction the equations have "
+                f"next to no slope (their reciprocal condition number is {factors.rcond:.1e}), and on a step of "
+                f"Newton's, by {np.linalg.norm(step):.1e}, that changes by as much, as it does in a valley of "
+                "solutions, where only a product of unknowns is fixed, say. Fix what is free, write one unknown for "
+                "it, or add a small ridge; if there is one solution, solve to a smaller tolerance."
+            )
 
     def _is_noise(self, matrix: Array, units: OwnUnits, xs: Leaves, leaves: Leaves) -> bool:
         """Return whether small entries, which count in units of their own, are what rounding leaves: others nearby."""

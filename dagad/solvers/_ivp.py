@@ -183,7 +183,8 @@ def solve_ivp(
 _EVENTS = (
     "A solution of differential equations with `events` is being differentiated, and the time at which an event takes "
     "place would have a derivative of its own. Find the time first, with plain values, and integrate to it without "
-    "`events`; where it depends on what is differentiated, write it as a root of `dagad.solvers.root_scalar`."
+    "`events`; where it depends on what is differentiated, write it as a root of `dagad.solvers.root_scalar`, which "
+    "solves up to a time: `root_scalar(lambda t: solve_ivp(fun, (t0, t), y0).y[0, -1] - level, bracket=(t1, t2))`."
 )
 
 

@@ -317,6 +317,10 @@ def quad(
     The values are scipy's own. Derivatives are those of the integral, in both limits and in whatever values `func`
     takes from `args` or from where it was defined, of any order, in every mode.
 
+    Derivatives are taken under the integral. Where the integrand jumps at a place that depends on a parameter, as
+    ``np.where(x < edge, f, g)`` does, the place moves too, of which they know nothing: write two integrals, up to the
+    edge and from it on, as limits have derivatives. A kink, as that of ``np.maximum(x - edge, 0.0)``, does no harm.
+
     Parameters
     ----------
     func

@@ -280,6 +280,9 @@ def _contracted(
         if place == MOVING:
             found.append(_of_times(problem, leaves, value, cotangent))
             continue
+        if not np.size(leaf):
+            found.append(pytree.zeros_like(leaf))
+            continue
         size = np.size(leaf) * (2 if np.iscomplexobj(leaf) else 1)
         parts = [_real(anp.sum(cotangent * part)) for part in sensitivities[start : start + size]]
         start += size

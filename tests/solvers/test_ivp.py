@@ -140,6 +140,37 @@ def test_robertsons_adjoint_gives_what_cvodes_prints(method: str) -> None:
     np.testing.assert_allclose(gradient[3:], [8.4191e00, 1.6097e01, 1.6097e01], rtol=2e-3)
 
 
+def dosed(p: Any, **options: Any) -> Any:
+    """Return what a short dose leaves, beside an oscillation for which the solution takes small steps."""
+
+    def field(t: Any, y: Any) -> Any:
+        rate = np.where((t > 5.0) & (t < 5.3), 1.0, 0.0)
+        return np.stack([np.sum(p) * rate, 20.0 * y[2], -20.0 * y[1]])
+
+    return solve_ivp(field, (0.0, 10.0), [0.0, 1.0, 0.0], rtol=1e-7, atol=1e-7, **options).y[0, -1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_adjoint_does_not_step_across_what_the_solution_has_looked_at(method: str) -> None:
+    gradient = dagad.grad(lambda p: dosed(p, method=method, sensitivity="adjoint"))(np.array([2.0]))
+    np.testing.assert_allclose(gradient, [0.3], rtol=1e-4)
+
+
+def test_many_parameters_of_a_short_dose_have_their_derivatives() -> None:
+    gradient = dagad.grad(dosed)(np.full(1500, 1e-3))  # by the adjoint, as there are so many
+    np.testing.assert_allclose(gradient, np.full(1500, 0.3), rtol=1e-3)
+
+
+@pytest.mark.parametrize("sensitivity", ["auto", *SENSITIVITIES])
+def test_parameters_may_be_none(sensitivity: str) -> None:
+    def end(z: Any) -> Any:
+        field = lambda t, y, effects: -z[0] * y + np.sum(effects)  # noqa: E731  # it carries z
+        return solve_ivp(field, (0.0, 2.0), [1.0], args=(z[1:],), sensitivity=sensitivity, **TIGHT).y[0, -1]
+
+    for take in (dagad.grad, dagad.jacfwd):
+        np.testing.assert_allclose(take(end)(np.array([0.7])), [-2.0 * np.exp(-1.4)], rtol=1e-6)
+
+
 @pytest.mark.parametrize("sensitivity", SENSITIVITIES)
 def test_a_hessian_is_the_one_that_cvodes_prints(sensitivity: str) -> None:
     def field(t: Any, y: Any, p: Any) -> Any:  # its example cvsHessian_ASA_FSA, the integral as a fourth state

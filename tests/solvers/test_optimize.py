@@ -396,6 +396,7 @@ def drop(x: Any, a: Any) -> Any:
     return np.sum((x - a) ** 2)
 
 
+CURVE = np.linspace(0.1, 1.0, 20)
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a root that there is not": (
         lambda a: root(lambda x, a: x**2 + a, np.ones(1), args=(a,)).x[0],
@@ -420,6 +421,14 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a valley": (
         lambda a: minimize(lambda x: (x[0] + x[1] - a) ** 2, np.ones(2)).x[0],
         r"no derivative.*singular there",
+    ),
+    "a curved valley": (
+        lambda a: minimize(lambda x: (x[0] * x[1] - a) ** 2, np.array([2.0, 0.1]), method="BFGS").x[0],
+        r"no derivative that can be trusted.*valley of solutions.*Fix what is free",
+    ),
+    "a fit of which a product is fixed": (
+        lambda a: least_squares(lambda q: a * CURVE - q[0] * np.exp(q[1]) * CURVE**2, np.array([2.0, 0.1])).x[0],
+        r"no derivative that can be trusted.*valley of solutions.*small ridge",
     ),
     "constraints": (
         lambda a: minimize(drop, np.ones(2), args=(a,), constraints={"type": "eq", "fun": lambda x: x[0] - 1.0}).x[1],
@@ -452,3 +461,51 @@ def test_a_result_without_a_derivative_is_refused_when_it_is_differentiated_only
         take(find)(AT)
     assert np.isfinite(find(AT))
     assert np.isfinite(dagad.value_and_grad(lambda a: (a**2, find(a)), has_aux=True)(AT)[0][1])
+
+
+EXPONENTIALS: Any = np.linspace(0.0, 4.0, 60)
+WEAK: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {  # equations of next to no slope, each of one solution
+    "two rates alike": (
+        lambda a: (
+            least_squares(
+                lambda q: (
+                    a * (3.0 * np.exp(-EXPONENTIALS) + 2.0 * np.exp(-1.3 * EXPONENTIALS))
+                    - q[0] * np.exp(-q[1] * EXPONENTIALS)
+                    - q[2] * np.exp(-q[3] * EXPONENTIALS)
+                ),
+                np.array([3.2, 1.1, 2.1, 1.4]),
+                **dict.fromkeys(("xtol", "ftol", "gtol"), 1e-15),
+            ).x
+        ),
+        1.0,
+        [3.0, 0.0, 2.0, 0.0],
+    ),
+    "columns alike": (
+        lambda a: (
+            least_squares(
+                lambda q: (1.0 / (np.arange(8.0)[:, None] + np.arange(1.0, 5.0))) @ (q - a * np.arange(4.0)), np.ones(4)
+            ).x
+        ),
+        1.0,
+        np.arange(4.0),
+    ),
+    "a narrow valley with a bottom": (
+        lambda a: (
+            minimize(
+                lambda q: (a - q[0]) ** 2 + 1e3 * (q[1] - q[0] ** 2) ** 2,
+                np.ones(2),
+                method="Newton-CG",
+                jac=lambda q: np.stack([2.0 * (q[0] - a) - 4e3 * q[0] * (q[1] - q[0] ** 2), 2e3 * (q[1] - q[0] ** 2)]),
+                tol=1e-12,
+            ).x
+        ),
+        1.0,
+        [1.0, 2.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WEAK)
+def test_a_solution_that_is_the_only_one_has_its_derivative_where_equations_have_next_to_no_slope(name: str) -> None:
+    find, at, expected = WEAK[name]
+    np.testing.assert_allclose(dagad.jacfwd(find)(at), expected, rtol=1e-3, atol=1e-3)

@@ -114,7 +114,7 @@ class Calls:
             return found
 
         def checked_and_counted(slopes: Any, *args: Any) -> Any:
-            program = checked(slopes, *args)
+            program: Any = checked(slopes, *args)
 
             def run(t: Any, y: Any) -> Any:
                 found = program(t, y)

@@ -11,8 +11,9 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from dagad._engines.xla import refusals
+from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.missing import beyond, note_beyond
-from dagad._engines.xla.protocols import array_of, as_dtype, common_dtype
+from dagad._engines.xla.protocols import array_of, common_dtype
 from dagad._errors import NotDifferentiableError
 from dagad._types import Args, Array, Axis, DType, Function, Kwargs, Shape, Tree
 

@@ -9,8 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.missing import beyond, note
-from dagad._engines.xla.protocols import Called, array_of, as_dtype, stand_in
+from dagad._engines.xla.protocols import Called, array_of, stand_in
 from dagad._types import Array
 
 

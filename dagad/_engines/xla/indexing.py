@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import refusals
+from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.missing import beyond, by_axes, note_beyond
-from dagad._engines.xla.protocols import Called, array_of, as_dtype, holds_traced, stand_in
+from dagad._engines.xla.protocols import Called, array_of, holds_traced, stand_in
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import is_view
 from dagad._types import Array, Axis, DType, Function, Index, Value

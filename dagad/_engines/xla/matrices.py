@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import corners
-from dagad._engines.xla.protocols import Called, array_of, as_dtype
+from dagad._engines.xla.conversions import as_dtype
+from dagad._engines.xla.protocols import Called, array_of
 from dagad._types import Array, Function
 
 

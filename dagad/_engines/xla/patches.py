@@ -38,7 +38,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import lines
-from dagad._engines.xla.protocols import as_dtype, common_dtype
+from dagad._engines.xla.conversions import as_dtype
+from dagad._engines.xla.protocols import common_dtype
 from dagad._engines.xla.traced import XlaArray
 from dagad._types import Args, DType, Value
 

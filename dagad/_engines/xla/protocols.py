@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import corners, refusals
+from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.special import exponent_of
-from dagad._engines.xla.whole import whole_of
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
 from dagad._tracing.operands import ARRAYS, SEQUENCES
@@ -69,23 +69,6 @@ def common_dtype(operands: Sequence[Any]) -> Any:
 
 
 _ONE: dict[Any, Any] = {int: 0, float: 0.0, complex: 0j}
-
-
-def as_dtype(operand: Array, dtype: DType) -> Any:
-    """Return an operand in a dtype; a large constant of one number alone is made on the device."""
-    if isinstance(operand, jax.Array):
-        same = operand.dtype == dtype and not operand.weak_type
-        if operand.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
-            return whole_of(operand, np.dtype(dtype))
-        if operand.dtype == bool and np.dtype(dtype).kind in "fc":  # converted by XLA, it were zero times infinity
-            return jnp.where(operand, jnp.ones((), dtype), jnp.zeros((), dtype))
-        if np.dtype(dtype).kind == "b" and operand.dtype.kind == "c":  # jax would look at the real part only
-            return jnp.not_equal(operand, 0)
-        return operand if same else jax.lax.convert_element_type(operand, dtype)
-    array = np.asarray(operand, dtype)
-    if array.size > 64 and (array == array.flat[0]).all():
-        return jnp.full(array.shape, array.flat[0], dtype)
-    return array
 
 
 # Ufuncs

@@ -37,6 +37,22 @@ def of_number(line: str | None = None) -> str:
     )
 
 
+def of_key() -> str:
+    """Tell that a value was looked up, or remembered."""
+    return (
+        f"{lines.here()} uses a value as a key, of a dict, a set or a cache, but {_KNOWN}. Take a Python int as the "
+        f"key, `np.where(mask, a, b)` where two are chosen from, or {LEAVE}."
+    )
+
+
+def of_words(dtype: DType) -> str:
+    """Tell that entries were to become words, objects of Python's, or longer numbers than there are."""
+    return (
+        f"{lines.here()} makes an array of {dtype!r} of a value, but jax computes with numbers of at most 64 bits. "
+        f"Compute with these, and convert what comes out, or {LEAVE} where they are numbers."
+    )
+
+
 def of_index(line: str | None = None) -> str:
     """Tell that a whole number was asked for."""
     return (

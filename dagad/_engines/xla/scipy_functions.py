@@ -14,13 +14,13 @@ import numpy as np
 from jax.scipy import special as jss
 
 from dagad._engines.xla import corners, refusals, special, vectors
+from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.distributions import of_distribution
 from dagad._engines.xla.matrices import floating, mirrored
 from dagad._engines.xla.protocols import (
     UFUNCS_OF_SCIPY,
     Called,
     array_of,
-    as_dtype,
     call_function,
     common_dtype,
 )

@@ -199,7 +199,10 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     def __float__(self) -> float:
         raise self._refused(NotDifferentiableError(refusals.of_number()))
 
-    __int__ = __complex__ = __float__
+    __int__ = __complex__ = __trunc__ = __float__
+
+    def __hash__(self) -> int:
+        raise self._trace.refused(NotDifferentiableError(refusals.of_key()))
 
     def item(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse to give Python numbers."""

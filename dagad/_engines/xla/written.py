@@ -12,6 +12,7 @@ import numpy as np
 
 from dagad._engines.xla import corners, refusals, vectors
 from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose, piecewise, select, where
+from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.histograms import histogram, histogram2d, histogramdd
 from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis, wide
 from dagad._engines.xla.matrices import cholesky, eigh, eigvalsh, floating, norm_of, of_hermitian, triangle_by
@@ -21,7 +22,6 @@ from dagad._engines.xla.protocols import (
     WRITTEN as WRITTEN,
     Called,
     array_of,
-    as_dtype,
     common_dtype,
     public_name,
     stand_in,
