@@ -18,9 +18,10 @@ from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
-from dagad._tracing.forward import push
-from dagad._tracing.private import isbox, subvals, trace_primitives_map, unbroadcast_f
+from dagad._tracing.forward import push, push_stacks
+from dagad._tracing.private import isbox, primitive_jvps, subvals, trace_primitives_map, unbroadcast_f
 from dagad._tracing.rules import shaped
+from dagad._tracing.stacked_tangents import aligned, is_double, is_stack, stacked, whole
 from dagad._tracing.tape import pull, record
 from dagad._tracing.wide_numbers import all_wide, wide_entries
 from dagad._types import Args, Array, Cotangent, Function, Index, Kwargs, Shape, Value
@@ -84,7 +85,27 @@ def _jvp_of(definition: Function, look: Function, widen: Function) -> Function:
         flat, treedef = pytree.flatten(values)
         return pytree.unflatten(treedef, _dense(moved[0], flat))
 
-    return pushed
+    def of_stacks(
+        argnums: Sequence[int], stacks: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs
+    ) -> Any:
+        run, leaves = _in_some(definition, argnums, *widen(args, look(args, kwargs), ans))
+        value, stack = push_stacks(run, leaves, stacks) if all(map(is_double, leaves)) else (None, None)
+        if stack is None or not is_double(value) or np.shape(pytree.plain(value)) != np.shape(pytree.plain(ans)):
+            return None
+        found = stack if is_stack(stack) else stacked(_filled(stack, value), value)
+        return found if is_stack(found) else None
+
+    return with_stacks(pushed, of_stacks)
+
+
+def _filled(tangents: Sequence[Any], value: Value) -> list[Any]:
+    return [pytree.zeros_like(pytree.plain(value)) if part is None else part for part in tangents]
+
+
+def with_stacks(jvp: Function, of_stacks: Function) -> Function:
+    """Return a rule of forward mode that says what to do with stacks of tangents, too."""
+    jvp.of_stacks = of_stacks  # type: ignore[attr-defined]  # functions have what somebody gives them
+    return jvp
 
 
 def _in_some(definition: Function, argnums: Sequence[int], args: Sequence[Any], kwargs: Kwargs) -> tuple[Function, Any]:
@@ -127,7 +148,15 @@ def entrywise(name: str, *slopes: Function | None) -> tuple[Function, Function]:
         parts = [tangent * slope(argnum, ans, args) for argnum, tangent in zip(argnums, tangents, strict=True)]
         return functools.reduce(anp.add, parts)
 
-    return vjp, jvp
+    def of_stacks(
+        argnums: Sequence[int], stacks: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs
+    ) -> Any:
+        del kwargs
+        pairs = zip(argnums, stacks, strict=True)
+        parts = [aligned(stack, ans.ndim) * slope(argnum, ans, args) for argnum, stack in pairs]
+        return whole(functools.reduce(anp.add, parts), ans)
+
+    return vjp, with_stacks(jvp, of_stacks)
 
 
 # What is but moved: each entry of the value is an entry of the arguments
@@ -153,7 +182,16 @@ def movers() -> tuple[Any, Any]:
     defvjp(added, lambda ans, x, at, shape: lambda g: picked(g, at))
     defjvp(picked, "same")
     defjvp(added, "same")
+    with_stacks(primitive_jvps[picked], _picked_from_stacks)
     return picked, added
+
+
+def _picked_from_stacks(
+    argnums: Sequence[int], stacks: Sequence[Any], ans: Value, args: Sequence[Any], _: Kwargs
+) -> Any:
+    del argnums, ans
+    (stack,) = stacks
+    return anp.reshape(stack, (len(stack), -1))[:, args[1]]
 
 
 def moved(func: Function, *places: int) -> Function:

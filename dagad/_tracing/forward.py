@@ -14,7 +14,7 @@ from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
 from dagad._tracing.quick_tangents import quickly_pushed
 from dagad._tracing.rules import jvp_rule, learn_rules, vjp_rule
-from dagad._tracing.stacked_tangents import is_stack, quickly_stacked, stacked
+from dagad._tracing.stacked_tangents import is_double, is_stack, quickly_stacked, stacked
 from dagad._tracing.tape import (
     RETURNED,
     TapeNode,
@@ -47,8 +47,10 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
         self, value: Value, fun: Function, args: Args, kwargs: Kwargs, argnums: Argnums, parents: Sequence[AnyNode]
     ) -> None:
         in_stacks = any(is_stack(parent.g) for parent in parents)
-        if in_stacks and not kwargs:
-            stack = quickly_stacked(fun, value, args, argnums, parents)
+        if in_stacks:
+            stack = None if kwargs else quickly_stacked(fun, value, args, argnums, parents)
+            if stack is None:
+                stack = _stacked_by_rule(fun, value, args, kwargs, argnums, parents)
             if stack is not None:
                 self.g = stack
                 return
@@ -57,6 +59,36 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
             directions = zip(*[parent.g for parent in parents], strict=True)
             quick = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
         self.g = stacked(quick, value) if in_stacks else quick
+
+
+def _stacked_by_rule(
+    fun: Function, value: Value, args: Args, kwargs: Kwargs, argnums: Argnums, parents: Sequence[AnyNode]
+) -> Any:
+    """Return the stack of an operation by a rule of dagad's that takes stacks; None where its rule takes none."""
+    stacks, of_stacks = [parent.g for parent in parents], getattr(jvp_rule(fun, args, kwargs), "of_stacks", None)
+    if of_stacks is None or not is_double(value) or not all(map(is_stack, stacks)):
+        return None
+    try:
+        return of_stacks(argnums, stacks, value, args, kwargs)
+    except (KeyError, NotImplementedError):  # a rule for other arguments only
+        return None
+
+
+def push_stacks(run: Callable[[list[Any]], Any], leaves: Sequence[Any], stacks: Sequence[Any]) -> tuple[Any, Any]:
+    """Run `run` on leaves that move by stacks of tangents.
+
+    Returns its one output and the stack of that, a list of tangents if it has none; None where it does not move.
+    """
+    learn_rules()
+    with patches.new_trace() as level:
+        roots = map(TangentNode.new_root, stacks)
+        moving = [new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)]
+        output = pytree.open_containers(traced(run, moving))
+    if isbox(output) and output._trace == level:
+        refuse_unfit(output._value)
+        return output._value, output._node.g
+    refuse_hidden_boxes(output, level)
+    return output, None
 
 
 def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[Any, Any]:

@@ -89,6 +89,12 @@ def define(function: Function, vjp: Any, jvp: Function | None, better: Better | 
     def pushed(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
         return (jvp if better(argnums, ans, args, kwargs) else stock_jvp)(argnums, tangents, ans, args, kwargs)
 
+    def of_stacks(argnums: Sequence[int], stacks: Sequence[Any], ans: Value, args: Args, kwargs: Kwargs) -> Any:
+        return given(argnums, stacks, ans, args, kwargs) if better(argnums, ans, args, kwargs) else None
+
+    given: Any = getattr(jvp, "of_stacks", None)
+    if given is not None:
+        pushed.of_stacks = of_stacks  # type: ignore[attr-defined]  # functions have what somebody gives them
     _replace(_JVPS, primitive_jvps, fun, pushed)
 
 

@@ -18,7 +18,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._tracing import quick_tangents
-from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
+from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps, trace_primitives_map
 from dagad._tracing.quick_tangents import BY_ENTRIES, UNARY
 from dagad._tracing.rules import stock_rules
 from dagad._types import Array, Axis, Function, Index, Tangents, Value
@@ -105,17 +105,28 @@ def _by_entries(rule: Callable[..., Any]) -> Callable[..., Any]:
         ndim = value.ndim
         if not ndim:
             return rule(value, x, y, dx, dy)
-        found = rule(value, x, y, _aligned(dx, ndim), _aligned(dy, ndim))
-        shape = found.shape[:1] + value.shape
-        return found if found.shape == shape else found + np.zeros(shape)
+        return whole(rule(value, x, y, aligned(dx, ndim), aligned(dy, ndim)), value)
 
     return push
 
 
-def _aligned(stack: Array, ndim: int) -> Any:
+def aligned(stack: Array, ndim: int) -> Any:
+    """Return the stack of an operand with as many axes as that of a value of `ndim` has; None as it is."""
     if stack is None or stack.ndim > ndim:
         return stack
     return stack.reshape((stack.shape[0], *[1] * (1 + ndim - stack.ndim), *stack.shape[1:]))
+
+
+def whole(stack: Array, value: Value) -> Any:
+    """Return the stack of a value with all of its entries, where it is to be broadcast."""
+    shape = stack.shape[:1] + value.shape
+    return stack if stack.shape == shape else stack + np.zeros(shape)
+
+
+def _chosen(value: Value, mask: Array, dx: Array, dy: Array) -> Any:
+    """As `np.where` chooses."""
+    dx, dy = (0.0 if each is None else aligned(each, value.ndim) for each in (dx, dy))
+    return whole(anp.where(mask, dx, dy), value)
 
 
 _BINARY: dict[Any, Callable[..., Any]] = {
@@ -130,7 +141,8 @@ _BINARY: dict[Any, Callable[..., Any]] = {
 }
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
-_OTHERS = _GETITEM, _ARRAY, _CONCATENATE, anp.reshape, anp.transpose, anp.sum
+_WHERE = trace_primitives_map[np.where]
+_OTHERS = _GETITEM, _ARRAY, _CONCATENATE, anp.reshape, anp.transpose, anp.sum, _WHERE
 _STOCK = stock_rules(primitive_jvps, *_BINARY, *UNARY, *_OTHERS)
 OPERATIONS: dict[np.ufunc, tuple[Any, Callable[[Any, Any], Any]]] = {
     np.multiply: (anp.multiply, operator.mul),
@@ -323,9 +335,18 @@ def quickly_stacked(
         return None if args[0] or args[1] else _gathered(value, {at - 2: stack for at, stack in stacks.items()})
     if fun is _CONCATENATE:
         return _joined(args, stacks)
-    where = args[1]
+    if fun is _WHERE:
+        return _chosen(value, args[0], stacks.get(1), stacks.get(2)) if len(args) == 3 else None
+    return _entries(first, args[1])
+
+
+def _entries(stack: Array, where: Index) -> Any:
+    """Return what stands at whole numbers and slices, or at those that one array says."""
+    if type(where) is np.ndarray:
+        return stack[:, where]
     parts = where if type(where) is tuple else (where,)
-    return first[(slice(None), *parts)] if INDICES.issuperset(map(type, parts)) else None
+    parts = tuple([int(part) if isinstance(part, np.integer) else part for part in parts])
+    return stack[(slice(None), *parts)] if INDICES.issuperset(map(type, parts)) else None
 
 
 def _joined(args: Sequence[Any], stacks: dict[int, Any]) -> Any:

@@ -17,6 +17,8 @@ from dagad._tracing.private import primitive_jvps
 from dagad._tracing.tape import untraced
 from dagad._tracing.traced_array import new_box
 from dagad._values import pytree
+from support.called import PLAIN, X as A, evaluated
+from support.numpy_calls import FAMILIES, calls, is_here
 
 X = np.array([0.3, -1.7, 2.9])
 M = np.arange(9.0).reshape(3, 3) / 7.0
@@ -37,6 +39,12 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "entries of a matrix": lambda x: (x[:, None] * M)[1] + (x[:, None] * M)[:, 2] + (x[:, None] * M)[::2, 1:][1, 0],
     "unpacked": lambda x: (lambda a, b, c: a * b - c)(*x),
     "a loop": lambda x: sum(each * each for each in x),
+    "entries by an array": lambda x: (
+        x[np.array([[0, 2], [1, 1]])].ravel()[:3] + (x[:, None] * M)[M > 0.5][:3] * x[np.int64(2)]
+    ),
+    "chosen": lambda x: np.where(X > 0.0, x, 2.0) + np.where(M > 0.5, 1.0, x) + np.where(x[0] > 0.0, x[0] * x, x[1]),
+    "picked": lambda x: np.take(x, [2, 0, 0]) * np.repeat(x[:1], 3) + np.tile(x[1:2], 3) + np.flip(x),
+    "between data": lambda x: np.interp(x[0], X[[1, 0, 2]], x) + np.interp(X, [-2.0, 0.0, 3.0], x) * x,
     "made of numbers": lambda x: np.stack([x[0], 2.0, x[2] * x[1], -x[1]]),
     "made of a list": lambda x: anp.array([x[0], 0.0, x[2] * x[1]]) * anp.array([[x[0]], [x[1]]]),
     "made of arrays": lambda x: np.stack([x, X, x * x], axis=1),
@@ -78,6 +86,20 @@ def test_a_stack_says_what_tangents_say_one_by_one(program: str, count: int) -> 
         found = np.zeros_like(known) if found is None else found
         assert np.shape(found) == np.shape(known)
         np.testing.assert_allclose(found, right, rtol=1e-13, atol=1e-13 * np.max(np.abs(right)))
+
+
+CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, PLAIN)]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_functions_of_numpy_and_scipy_move_by_stacks_as_one_by_one(call: str) -> None:
+    fun = evaluated(call, PLAIN)
+    stack = np.cos(np.arange(3.0 * A.size)).reshape(3, -1)
+    value, tangents = pushed(lambda x: fun(np.ones(1), x), A, stack)
+    for found, direction in zip(tangents, stack, strict=True):
+        known, right = dagad.jvp(lambda x: fun(np.ones(1), x), (A,), (direction,))
+        assert value == known
+        assert found == pytest.approx(right, rel=1e-10, abs=1e-12)
 
 
 STAYING = sorted(set(PROGRAMS) - {"complex", "what does not move", "a reduction inside", "a derivative inside"})
