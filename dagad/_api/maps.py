@@ -25,7 +25,8 @@ from dagad._tracing.patches import patches
 from dagad._tracing.tape import reverse_depth
 from dagad._types import AnyEngine, AnyPolicy, AnyRows, AnyScheduler, Function
 from dagad._values import pytree
-from dagad._values.closures import hoist
+from dagad._values.canonical import snapshot
+from dagad._values.closures import hoist, with_arrays
 
 
 @public
@@ -218,6 +219,8 @@ def map_reduce(
     ]
     for value in values:
         numbers_of(value, CANT)
+    if read.leaves:  # who pulls later reads what its arrays hold now
+        combine = with_arrays(combine, snapshot)
     return combined(combine, values, runs or [Subtree(number, 0) for number in range(len(values))], len(read.plan))
 
 

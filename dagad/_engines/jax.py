@@ -46,8 +46,8 @@ BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 # Of several orders of the operations the one that needs least memory: the bits are the same, and fresh memory is not
-# had for nothing (a mixture of 50,000 rows: 40 ms, with it 24). Vectors as wide as the processor has: by itself XLA takes
-# half of them (logistic rows 5.4 ms, with it 4.3; negative-binomial ones 9.9 and 8.2).
+# had for nothing (a mixture of 50,000 rows: 40 ms, with it 24). Vectors as wide as the processor has: by itself XLA
+# takes half of them (logistic rows 5.4 ms, with it 4.3; negative-binomial ones 9.9 and 8.2).
 OPTIONS: Any = {
     "xla_cpu_multi_thread_eigen": False,
     "xla_cpu_prefer_vector_width": 512,

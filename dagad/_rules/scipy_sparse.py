@@ -58,6 +58,11 @@ _APPLY = _linear(_apply)
 
 def times(a: Array, x: Array) -> Any:
     """Return the product of a sparse matrix, or of a linear operator, with a traced vector or matrix."""
+    if not np.ndim(plain(x)) and sparse.issparse(a):
+        raise NotDifferentiableError(
+            "A sparse matrix was multiplied by a number that is being differentiated, and its entries are plain "
+            "numbers. Multiply what comes of it, `t * (A @ x)`, or give it as `A.toarray()`."
+        )
     if isbox(a) or len(a.shape) != 2:
         raise NotDifferentiableError(
             refusals.of_function("scipy.sparse", " arrays of other than two dimensions in products")

@@ -85,7 +85,7 @@ TAILS: dict[str, tuple[Function, Function]] = {
     "norm": (lambda z: f.log_ndtr(z), lambda z: f.log_ndtr(-z)),
     "expon": (lambda z: anp.log(-anp.expm1(-z)), lambda z: -z),
     "logistic": (lambda z: -anp.logaddexp(0.0, -z), lambda z: -anp.logaddexp(0.0, z)),
-    "cauchy": (lambda z: anp.log(0.5 + anp.arctan(z) / np.pi), lambda z: anp.log(0.5 - anp.arctan(z) / np.pi)),
+    "cauchy": (lambda z: anp.log(anp.arctan2(1.0, -z) / np.pi), lambda z: anp.log(anp.arctan2(1.0, z) / np.pi)),
     "gumbel_r": (lambda z: -anp.exp(-z), lambda z: anp.log(-anp.expm1(-anp.exp(-z)))),
     "uniform": (lambda z: anp.log(z), lambda z: anp.log1p(-z)),
     "t": (lambda z, df: anp.log(f.stdtr(df, z)), lambda z, df: anp.log(f.stdtr(df, -z))),

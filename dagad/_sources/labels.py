@@ -102,6 +102,14 @@ class Labels(np.ndarray[Any, Any]):
     def __reduce__(self) -> Any:
         return Labels.of, (np.asarray(self), self.name, self.kind)
 
+    def refuse_engine(self, name: str) -> NoReturn:
+        """Tell that an engine has numbers only."""
+        raise StructureError(
+            f"The column {self.name!r} of a table holds {self.kind}, and `engine={name!r}` has only numbers, whether "
+            "the function reads the column or not. Give the columns that are numbers, as by `table[[...]]`, or leave "
+            "out `engine=`."
+        )
+
     def _labelled(self, result: Value) -> Any:
         if isinstance(result, tuple | list):
             return type(result)(self._labelled(part) for part in result)

@@ -59,9 +59,14 @@ def of_number() -> str:
         return of_solver(name)
     return (
         "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
-        "that is being differentiated: a Python number carries no derivative. Use the value as it is, and write "
-        "`np.exp(x)` instead of `math.exp(x)`. An index or a count has no derivative: take it from what is constant."
+        f"that is being differentiated: {_AS_NUMBER[0].lower()}{_AS_NUMBER[1:]}"
     )
+
+
+_AS_NUMBER = (
+    "A Python number carries no derivative. Use the value as it is, and write "
+    "`np.exp(x)` instead of `math.exp(x)`. An index or a count has no derivative: take it from what is constant."
+)
 
 
 def of_dtype(dtype: DType) -> str:
@@ -258,6 +263,8 @@ def explained(error: Exception) -> Exception:
             f"An operation on a value being differentiated gave a `{kind}`, which carries no derivative: one of its "
             "operands is such an object. Make a plain array of it first, `np.asarray(rows)`."
         )
+    elif isinstance(error, ValueError) and "<traced " in text:
+        sentence = f"A number was to be read from the text of a value being differentiated. {_AS_NUMBER}"
     elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith(_NO_TYPE)):
         sentence = (
             f"A library other than numpy was given a value being differentiated, and says: {text.rstrip('.')}. "

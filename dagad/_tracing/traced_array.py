@@ -138,8 +138,12 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __repr__(self) -> str:
         return f"<traced {pytree.plain(self)!r}>"
 
+    # Of each value another text: one may be the key of what is remembered. And no number can be read from it.
     def __format__(self, spec: str) -> str:
-        return format(pytree.plain(self), spec) if spec else str(self)
+        return f"<traced {format(pytree.plain(self), spec)} at {id(self._node):#x}>"
+
+    def __str__(self) -> str:
+        return format(self)
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(np.ndarray, name) and not name.startswith("__"):

@@ -151,3 +151,21 @@ def counting(t: Any, scheduler: Any) -> Any:
 def test_truths_are_combined_as_they_are() -> None:
     found = dagad.map_reduce(lambda rows: onp.any(rows > 3.0), onp.logical_or, onp.arange(5.0), grainsize=2)
     assert found is onp.True_ or found.dtype == bool
+
+
+def test_a_function_that_combines_keeps_its_arrays_as_they_were_at_the_value(scheduler: Any) -> None:
+    factor = onp.array([2.0])
+
+    def chunk(rows: Any, t: Any) -> Any:
+        return np.sum(np.sin(rows * t), keepdims=True)
+
+    def combine(a: Any, b: Any) -> Any:
+        return a * factor + b
+
+    def total(t: Any) -> Any:
+        return np.sum(dagad.map_reduce(chunk, combine, onp.arange(8.0), t, grainsize=2, scheduler=scheduler))
+
+    right = dagad.grad(total)(0.3)
+    pull = dagad.vjp(total, 0.3)[1]
+    factor[:] = 9.0
+    assert pull(1.0) == (right,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any
 
@@ -255,6 +256,11 @@ EXACT: dict[str, tuple[Any, float, list[float]]] = {
         lambda t: scipy.stats.norm.logsf(20.5, t),
         0.5,
         [-203.91715537109727, 20.04975306852785, -0.9975367383849478],
+    ),
+    "expm1 far below zero": (
+        lambda t: np.expm1(t) * 1e16 + 1e16 + scipy.special.expm1(t) * 1e16,
+        -38.0,
+        [-1e16, 2e16 * math.exp(-38.0), 2e16 * math.exp(-38.0)],
     ),
     "i1 at zero": (scipy.special.i1, 0.0, [0.0, 0.5, 0.0]),
 }

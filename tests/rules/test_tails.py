@@ -212,3 +212,11 @@ def test_inverse_functions_are_right_next_to_their_poles() -> None:
     np.testing.assert_allclose(
         derivatives(np.arccosh, 1.0 + apart)[0], 1.0 / np.sqrt(apart * (2.0 + apart)), rtol=1e-14
     )
+
+
+@pytest.mark.parametrize("z", [-1e17, -1e10, -3.0, 0.0, 2.0, 1e12])
+def test_tails_of_a_cauchy_distribution_keep_their_digits(z: float) -> None:
+    density = 1.0 / (np.pi * (1.0 + z**2))
+    assert dagad.grad(scipy.stats.cauchy.cdf)(z) == pytest.approx(density, rel=1e-12)
+    assert dagad.grad(scipy.stats.cauchy.sf)(z) == pytest.approx(-density, rel=1e-12)
+    assert dagad.grad(scipy.stats.cauchy.logcdf)(z) == pytest.approx(density / scipy.stats.cauchy.cdf(z), rel=1e-12)

@@ -1,4 +1,4 @@
-"""Words, and objects of Python's, in place of numbers: is the derivative refused that would be lost in them?"""
+"""Words, and objects of Python's, in place of numbers: is no derivative lost in them silently?"""
 
 from __future__ import annotations
 
@@ -39,6 +39,67 @@ def test_an_array_of_objects_may_be_computed_with_and_not_returned(take: Any) ->
 def test_whole_numbers_and_truths_are_constant_between_their_jumps() -> None:
     assert dagad.grad(lambda t: np.sum(t.astype(int) + t.astype(bool)) * t[0])(AT)[0] == 4.0
     np.testing.assert_array_equal(dagad.grad(lambda t: np.sum(np.full_like(t, t[0], dtype="f4")))(AT), [3.0, 0.0, 0.0])
+
+
+ENGINES = ["autograd", pytest.param("jax", marks=pytest.mark.needs("jax"))]
+TEXTS: dict[str, Callable[[Any], str]] = {
+    "digits": lambda a: f"{a:.6f}",
+    "as it is printed": lambda a: f"{a}",
+    "str": str,
+    "format": lambda a: "{:.3f}".format(a),  # noqa: UP032  # another way to it
+    "percent": lambda a: "%s" % a,  # noqa: UP031  # another way to it
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_height_remembered_by_a_text_is_that_of_one_argument(name: str, engine: str) -> None:
+    def squared(rows: Any, t: Any) -> Any:
+        known: dict[str, Any] = {}
+
+        def height(a: Any) -> Any:
+            return known.setdefault(TEXTS[name](a), np.exp(a) * np.sum(rows))
+
+        return height(t[0]) * height(t[1])
+
+    def total(t: Any) -> Any:
+        return dagad.reduce_sum(squared, np.arange(1.0, 4.0), t, engine=engine)
+
+    at, height = np.array([0.3, 0.3]), 6.0 * np.exp(0.3)
+    np.testing.assert_allclose(dagad.grad(total)(at), [height**2, height**2], rtol=1e-12)
+    np.testing.assert_allclose(dagad.hessian(total)(at), np.full((2, 2), height**2), rtol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("text", [lambda a: f"{a:.12f}", str], ids=["digits", "str"])
+def test_no_number_is_read_from_the_text_of_a_value(text: Any, engine: str) -> None:
+    def total(t: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: float(text(t[0])) * np.sum(rows), np.ones(2), t, engine=engine)
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"number.*Use the value as it is"):
+        dagad.grad(total)(AT)
+
+
+def test_a_sparse_matrix_times_a_number_is_refused_with_what_to_write() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.csr_matrix(np.eye(2))
+    for times in (lambda t: (matrix * t) @ np.ones(2), lambda t: (t * matrix) @ np.ones(2)):
+        with pytest.raises(dagad.NotDifferentiableError, match=r"Multiply what comes of it, `t \* \(A @ x\)`"):
+            dagad.grad(lambda t, times=times: np.sum(times(t)))(1.5)
+    assert dagad.grad(lambda t: np.sum(t * (matrix @ np.ones(2))))(1.5) == 2.0
+
+
+@pytest.mark.needs("jax")
+def test_a_table_with_words_is_refused_by_the_name_of_the_column_where_jax_computes() -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"x": np.arange(20.0), "s": list("ab") * 10})
+
+    def total(t: Any, **options: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: np.sum((rows["x"] - t) ** 2), table, t, **options)
+
+    assert dagad.grad(total)(0.0) == -380.0
+    with pytest.raises(dagad.StructureError, match=r"The column 's' .* holds words.*Give the columns that are numbers"):
+        dagad.grad(lambda t: total(t, engine="jax"))(0.0)
 
 
 JAXS: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -75,6 +75,7 @@ expit: Function = with_slopes(jss.expit, lambda ans, x: ans * expit(-x))
 copysign = with_slopes(jnp.copysign, lambda ans, x, y: _sign(x) * _sign(ans), lambda ans, x, y: 0.0 * y)
 ldexp = with_slopes(jnp.ldexp, lambda ans, x, n: jnp.exp2(n.astype(x.dtype)), None)
 logaddexp = with_slopes(vectors.logaddexp, lambda ans, x, y: expit(x - y), lambda ans, x, y: expit(y - x))
+expm1 = with_slopes(jnp.expm1, lambda ans, x: jnp.exp(x))  # jax's, the value and one, is 0 where that is nearly -1
 _LOG_2 = float(np.log(2.0))
 logaddexp2 = with_slopes(
     jnp.logaddexp2, lambda ans, x, y: expit(_LOG_2 * (x - y)), lambda ans, x, y: expit(_LOG_2 * (y - x))

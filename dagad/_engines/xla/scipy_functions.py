@@ -84,7 +84,7 @@ UFUNCS_OF_SCIPY.update(
         "i0": special.i0,
         "i1": special.i1,
         "log1p": vectors.log1p,
-        "expm1": jnp.expm1,
+        "expm1": corners.expm1,
         "exp2": jnp.exp2,
         "exp10": lambda x: jnp.power(10.0, x),
         "cbrt": jnp.cbrt,

@@ -53,6 +53,8 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         Whether an entry was asked for that is not there.
     changes
         What was changed in place, or refused otherwise: the user's function may catch that, and go on.
+    n_texts
+        How many texts were made of traced values.
     """
 
     __slots__ = (
@@ -66,12 +68,14 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         "is_numpys",
         "missing",
         "n_operations",
+        "n_texts",
         "recorded",
     )
 
     def __init__(self, below: Any, name: str, most: int) -> None:
         super().__init__()
         self.below, self._name, self._most = below, name, most
+        self.n_texts = 0
         self.requires_low = below.requires_low  # type: ignore[misc]  # a slot of jax's
         self.n_operations = self.depth = 0
         self.is_numpys = self.is_jaxs = self.asks_arrays = False
@@ -236,7 +240,9 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         return self
 
     def __repr__(self) -> str:
-        return f"<traced by jax, {self.dtype}{list(self.shape)}>"
+        # Each time another text: one may be the key of what is remembered.
+        self._trace.n_texts += 1
+        return f"<traced by jax, {self.dtype}{list(self.shape)}, text {self._trace.n_texts}>"
 
     __str__ = __repr__
 

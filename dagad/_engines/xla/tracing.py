@@ -149,6 +149,10 @@ def _sentence(error: Exception) -> str | None:
         return refusals.of_index(line)
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return refusals.of_number(line)
+    if isinstance(error, ValueError) and "<traced by jax" in str(error):  # read from its text
+        return refusals.of_number(line)
+    if isinstance(error, ValueError) and str(error).startswith("Betainc gradient"):
+        return refusals.of_derivative(line, str(error).partition("\n")[0])
     if isinstance(error, NotImplementedError) and str(error).startswith(("Differentiation rule", "Derivatives of")):
         return refusals.of_derivative(line, str(error).partition("\n")[0])
     return None

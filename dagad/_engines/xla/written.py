@@ -374,6 +374,7 @@ WRITTEN.update(
         np.sinc: lambda x: corners.sinc(floating(x)),
         np.log: vectors.log,
         np.log1p: vectors.log1p,
+        np.expm1: lambda x: corners.expm1(floating(x)),
         np.logaddexp: corners.logaddexp,
         np.logaddexp2: corners.logaddexp2,
         np.modf: corners.modf,
