@@ -71,7 +71,9 @@ def warn_of_nan(program: Program, value: Value, gradient: Tree) -> None:
     warn(
         f"`{program.name}` gave a finite value, and a gradient that is nan in {program.place_of(bad[0])}. Both "
         "branches of `np.where` are differentiated, the one that is not taken too: make it finite, "
-        "`np.where(ok, np.sqrt(np.where(ok, x, 1.0)), 0.0)`. Roots, norms and powers below 1 have no finite slope at "
+        "`np.where(ok, np.sqrt(np.where(ok, x, 1.0)), 0.0)`. So is what `np.nansum` and `where=` leave out: zero times "
+        "nan is nan, so fill gaps before you compute with them, `np.where(ok, y, 0.0)`, and leave the terms out then. "
+        "Roots, norms and powers below 1 have no finite slope at "
         'zero. `dask.config.set({"dagad.check-finite": True})` finds the chunk.'
     )
 

@@ -145,6 +145,22 @@ def test_a_gradient_that_is_nan_is_warned_of_once_with_its_argument(
         assert np.isnan(both(2.0, {"at": 3.0, "by": 1.0})[1][1]["at"])
 
 
+def test_gaps_that_a_sum_leaves_out_are_to_be_filled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(non_finite, "_SOUGHT", Remembered(8))
+    rows = (onp.array([1.0, 2.0, 3.0]), onp.array([1.0, onp.nan, 2.0]))
+
+    def left_out(rows: Any, t: Any) -> Any:
+        return onp.nansum((rows[1] - t * rows[0]) ** 2)
+
+    def filled(rows: Any, t: Any) -> Any:
+        ok = ~onp.isnan(rows[1])
+        return onp.sum(ok * (onp.where(ok, rows[1], 0.0) - t * rows[0]) ** 2)
+
+    with pytest.warns(dagad.DagadWarning, match=r"what `np\.nansum` and `where=` leave out.*fill gaps before"):
+        assert np.isnan(dagad.grad(lambda t: dagad.reduce_sum(left_out, rows, t))(0.5))
+    assert dagad.grad(lambda t: dagad.reduce_sum(filled, rows, t))(0.5) == -4.0
+
+
 def test_a_gradient_has_the_type_of_its_argument(scheduler: Any) -> None:
     def loss(a: Any, b: Any) -> Any:
         return dagad.reduce_sum(lambda rows, t: np.sum(rows * t[0] + t[1]), Y, np.stack([a, b]), scheduler=scheduler)
