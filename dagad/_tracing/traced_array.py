@@ -40,6 +40,7 @@ from dagad._tracing.quick_ways import (
     quick_sum,
     quick_ufunc,
 )
+from dagad._tracing.texts import Text
 from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Index, Kwargs, Leaf, Value
 from dagad._values import pytree
 
@@ -138,12 +139,11 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __repr__(self) -> str:
         return f"<traced {pytree.plain(self)!r}>"
 
-    # Of each value another text: one may be the key of what is remembered. And no number can be read from it.
-    def __format__(self, spec: str) -> str:
-        return f"<traced {format(pytree.plain(self), spec)} at {id(self._node):#x}>"
-
     def __str__(self) -> str:
-        return format(self)
+        return f"<traced {pytree.plain(self)!r} at {id(self._node):#x}>"  # it may be a key: of each value another
+
+    def __format__(self, spec: str) -> str:
+        return Text(format(pytree.plain(self), spec), self._node) if spec else str(self)
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(np.ndarray, name) and not name.startswith("__"):

@@ -147,14 +147,14 @@ def test_a_gradient_that_is_nan_is_warned_of_once_with_its_argument(
 
 def test_gaps_that_a_sum_leaves_out_are_to_be_filled_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(non_finite, "_SOUGHT", Remembered(8))
-    rows = (onp.array([1.0, 2.0, 3.0]), onp.array([1.0, onp.nan, 2.0]))
+    rows = (np.array([1.0, 2.0, 3.0]), np.array([1.0, np.nan, 2.0]))
 
     def left_out(rows: Any, t: Any) -> Any:
-        return onp.nansum((rows[1] - t * rows[0]) ** 2)
+        return np.nansum((rows[1] - t * rows[0]) ** 2)
 
     def filled(rows: Any, t: Any) -> Any:
-        ok = ~onp.isnan(rows[1])
-        return onp.sum(ok * (onp.where(ok, rows[1], 0.0) - t * rows[0]) ** 2)
+        ok = ~np.isnan(rows[1])
+        return np.sum(ok * (np.where(ok, rows[1], 0.0) - t * rows[0]) ** 2)
 
     with pytest.warns(dagad.DagadWarning, match=r"what `np\.nansum` and `where=` leave out.*fill gaps before"):
         assert np.isnan(dagad.grad(lambda t: dagad.reduce_sum(left_out, rows, t))(0.5))

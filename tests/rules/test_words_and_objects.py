@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,7 @@ TEXTS: dict[str, Callable[[Any], str]] = {
     "digits": lambda a: f"{a:.6f}",
     "as it is printed": lambda a: f"{a}",
     "str": str,
-    "format": lambda a: "{:.3f}".format(a),  # noqa: UP032  # another way to it
+    "format": lambda a: format(a, ".3f"),
     "percent": lambda a: "%s" % a,  # noqa: UP031  # another way to it
 }
 
@@ -120,3 +121,19 @@ def test_numbers_that_jax_has_not_are_refused_by_the_line(name: str) -> None:
 
     with pytest.raises(dagad.NotDifferentiableError, match=f"(?s)Line .*{text}"):
         dagad.grad(total)(AT)
+
+
+def test_digits_of_a_value_are_those_digits_and_the_key_of_nothing_else() -> None:
+    seen = list[Any]()
+
+    def looking(t: Any) -> Any:
+        first, again, second = f"{t[0]:.1f}", f"{t[0]:.1f}", f"{t[1]:.1f}"
+        seen.extend([first == "0.5", first != second, first in {"0.5": 1}, pickle.loads(pickle.dumps(first))])
+        seen.extend([{first: 1}.get(first), {"0.5": 1}.get(f"{0.5:.1f}"), f"{first}!", again == "0.5"])
+        with pytest.raises(dagad.NotDifferentiableError, match="A Python number was asked for"):
+            int(first)
+        return np.sum(t)
+
+    dagad.grad(looking)(np.array([0.5, 0.5]))
+    assert seen == [True, True, False, "0.5", 1, 1, "0.5!", True]
+    assert type(seen[3]) is str
