@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -88,18 +89,18 @@ def test_a_stack_says_what_tangents_say_one_by_one(program: str, count: int) -> 
         np.testing.assert_allclose(found, right, rtol=1e-13, atol=1e-13 * np.max(np.abs(right)))
 
 
-CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, PLAIN)]
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_functions_of_numpy_and_scipy_move_by_stacks_as_one_by_one(call: str) -> None:
-    fun = evaluated(call, PLAIN)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_functions_of_numpy_and_scipy_move_by_stacks_as_one_by_one(family: str) -> None:
     stack = np.cos(np.arange(3.0 * A.size)).reshape(3, -1)
-    value, tangents = pushed(lambda x: fun(np.ones(1), x), A, stack)
-    for found, direction in zip(tangents, stack, strict=True):
-        known, right = dagad.jvp(lambda x: fun(np.ones(1), x), (A,), (direction,))
-        assert value == known
-        assert found == pytest.approx(right, rel=1e-10, abs=1e-12)
+    for call in calls(FAMILIES[family]):
+        if not is_here(call, PLAIN):
+            continue
+        fun = functools.partial(evaluated(call, PLAIN), np.ones(1))
+        value, tangents = pushed(fun, A, stack)
+        for found, direction in zip(tangents, stack, strict=True):
+            known, right = dagad.jvp(fun, (A,), (direction,))
+            assert value == known, call
+            assert found == pytest.approx(right, rel=1e-10, abs=1e-12), call
 
 
 STAYING = sorted(set(PROGRAMS) - {"complex", "what does not move", "a reduction inside", "a derivative inside"})
