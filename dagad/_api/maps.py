@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._api.bind import Arguments, read_arguments
+from dagad._api.bind import Arguments, copies, read_arguments
 from dagad._api.outer import differentiable
 from dagad._api.reductions import bound
 from dagad._errors import PlanError
@@ -211,17 +211,16 @@ def map_reduce(
             "empty data before the call, or use `reduce_sum`, whose sum of no rows is 0.0."
         )
     runs = _runs(read, combine)
+    kept = with_arrays(combine, snapshot) if read.leaves else combine  # who pulls later reads what its arrays hold now
     with unchanged(combine):
-        parts = differentiable(_by_runs(read, combine, runs), read.leaves)
+        parts = differentiable(_by_runs(read, combine if copies(read.place) else kept, runs), read.leaves)
     leaves = iter(parts.stacked)
     values = [
         pytree.unflatten(note.treedef, [next(leaves) for _ in range(note.treedef.num_leaves)]) for note in parts.note
     ]
     for value in values:
         numbers_of(value, CANT)
-    if read.leaves:  # who pulls later reads what its arrays hold now
-        combine = with_arrays(combine, snapshot)
-    return combined(combine, values, runs or [Subtree(number, 0) for number in range(len(values))], len(read.plan))
+    return combined(kept, values, runs or [Subtree(number, 0) for number in range(len(values))], len(read.plan))
 
 
 def _runs(read: Arguments, combine: Function) -> list[Subtree] | None:

@@ -59,8 +59,8 @@ def refuse_own(parts: Sequence[Any]) -> None:
             continue
         if isinstance(part, jax.Array):
             _refuse_jax(part)
-        if (refuse := getattr(part, "refuse_engine", None)) is not None:
-            refuse(NAME)
+        if hasattr(type(part), "refuse_engine"):  # a column of a table that holds no numbers
+            part.refuse_engine(NAME)
         if pytree.has_own_operators(type(part)):
             raise NotDifferentiableError(
                 f"A task for jax was given a `{type(part).__module__}.{type(part).__qualname__}`, whose operators are "

@@ -59,13 +59,13 @@ def of_number() -> str:
         return of_solver(name)
     return (
         "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
-        f"that is being differentiated: {_AS_NUMBER[0].lower()}{_AS_NUMBER[1:]}"
+        f"that is being differentiated: a Python number carries no derivative. {_AS_IT_IS}"
     )
 
 
-_AS_NUMBER = (
-    "A Python number carries no derivative. Use the value as it is, and write "
-    "`np.exp(x)` instead of `math.exp(x)`. An index or a count has no derivative: take it from what is constant."
+_AS_IT_IS = (
+    "Use the value as it is, and write `np.exp(x)` instead of `math.exp(x)`. An index or a count has no derivative: "
+    "take it from what is constant."
 )
 
 
@@ -264,7 +264,7 @@ def explained(error: Exception) -> Exception:
             "operands is such an object. Make a plain array of it first, `np.asarray(rows)`."
         )
     elif isinstance(error, ValueError) and "<traced " in text:
-        sentence = f"A number was to be read from the text of a value being differentiated. {_AS_NUMBER}"
+        sentence = f"A number, without a derivative, was read from the text of a value that has one. {_AS_IT_IS}"
     elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith(_NO_TYPE)):
         sentence = (
             f"A library other than numpy was given a value being differentiated, and says: {text.rstrip('.')}. "

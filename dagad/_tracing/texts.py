@@ -1,39 +1,35 @@
-"""Texts of traced values: digits to be printed, which are the key of what is remembered for that value alone."""
+"""Texts of traced values, which may be the key of what a function remembers: of each time another one.
+
+What it remembers for another value that is equal, or for plain numbers, has another derivative.
+
+State: `_NUMBERS`, how many texts of this process have one.
+"""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NoReturn
 
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
-from dagad._types import AnyNode
+
+_NUMBERS = itertools.count(1)
 
 
-class Text(str):
-    """The digits of a traced value, as one asks for them by `f"{x:.3f}"`.
+def numbered(words: str) -> str:
+    """Return a text that nobody else has, also where it becomes a part of a longer one."""
+    return f"<{words}, text {next(_NUMBERS)}>"
 
-    It equals the same digits, but is the key of nothing else in a dict: what a function remembers for another value
-    that is equal, or for plain numbers, has another derivative. And no number is read from it, as that would have none.
+
+class Digits(str):
+    """The digits of a traced value, as one asks for them by `f"{x:.3f}"`: those digits, and the key of nothing else.
+
+    No number is read from them, as it would have no derivative.
     """
 
-    __slots__ = ("_node",)
-
-    def __new__(cls, digits: str, node: AnyNode) -> Text:
-        made = super().__new__(cls, digits)
-        made._node = node
-        return made
-
-    _node: Any
-
-    def __eq__(self, other: object) -> bool:
-        is_same = not isinstance(other, Text) or other._node is self._node
-        return is_same and str.__eq__(self, other) is True
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash((str.__hash__(self), id(self._node)))
+    __slots__ = ()
+    __eq__ = str.__eq__
+    __hash__ = object.__hash__  # so no dict finds it by the same digits
 
     def __float__(self) -> NoReturn:
         raise NotDifferentiableError(refusals.of_number())

@@ -40,7 +40,7 @@ from dagad._tracing.quick_ways import (
     quick_sum,
     quick_ufunc,
 )
-from dagad._tracing.texts import Text
+from dagad._tracing.texts import Digits, numbered
 from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Index, Kwargs, Leaf, Value
 from dagad._values import pytree
 
@@ -140,10 +140,10 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         return f"<traced {pytree.plain(self)!r}>"
 
     def __str__(self) -> str:
-        return f"<traced {pytree.plain(self)!r} at {id(self._node):#x}>"  # it may be a key: of each value another
+        return numbered(f"traced {pytree.plain(self)!r}")
 
     def __format__(self, spec: str) -> str:
-        return Text(format(pytree.plain(self), spec), self._node) if spec else str(self)
+        return Digits(format(pytree.plain(self), spec)) if spec else str(self)
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(np.ndarray, name) and not name.startswith("__"):

@@ -11,6 +11,7 @@ import autograd.numpy as np
 import numpy as onp
 import optree
 import pytest
+from distributed import Client, LocalCluster
 
 import dagad
 from dagad.extend import CompensatedSum, PlainSum, explicit
@@ -153,7 +154,8 @@ def test_truths_are_combined_as_they_are() -> None:
     assert found is onp.True_ or found.dtype == bool
 
 
-def test_a_function_that_combines_keeps_its_arrays_as_they_were_at_the_value(scheduler: Any) -> None:
+def pulled_after_a_change(scheduler: Any) -> tuple[Any, Any]:
+    """Return a gradient, and what is pulled when the array that `combine` has in its closure is another."""
     factor = onp.array([2.0])
 
     def chunk(rows: Any, t: Any) -> Any:
@@ -165,7 +167,21 @@ def test_a_function_that_combines_keeps_its_arrays_as_they_were_at_the_value(sch
     def total(t: Any) -> Any:
         return np.sum(dagad.map_reduce(chunk, combine, onp.arange(8.0), t, grainsize=2, scheduler=scheduler))
 
-    right = dagad.grad(total)(0.3)
+    gradient = dagad.grad(total)(0.3)
     pull = dagad.vjp(total, 0.3)[1]
     factor[:] = 9.0
-    assert pull(1.0) == (right,)
+    return gradient, pull(1.0)[0]
+
+
+def test_a_function_that_combines_keeps_its_arrays_as_they_were_at_the_value(scheduler: Any) -> None:
+    gradient, pulled = pulled_after_a_change(scheduler)
+    assert pulled == gradient
+
+
+def test_a_function_that_combines_on_workers_of_this_process_keeps_its_arrays() -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        gradient, pulled = pulled_after_a_change(client)  # they get what is given, and no copy
+    assert pulled == gradient

@@ -67,7 +67,8 @@ def test_a_height_remembered_by_a_text_is_that_of_one_argument(name: str, engine
         return dagad.reduce_sum(squared, np.arange(1.0, 4.0), t, engine=engine)
 
     at, height = np.array([0.3, 0.3]), 6.0 * np.exp(0.3)
-    np.testing.assert_allclose(dagad.grad(total)(at), [height**2, height**2], rtol=1e-12)
+    for take in (dagad.grad, dagad.jacfwd):
+        np.testing.assert_allclose(take(total)(at), [height**2, height**2], rtol=1e-12)
     np.testing.assert_allclose(dagad.hessian(total)(at), np.full((2, 2), height**2), rtol=1e-12)
 
 
@@ -127,13 +128,13 @@ def test_digits_of_a_value_are_those_digits_and_the_key_of_nothing_else() -> Non
     seen = list[Any]()
 
     def looking(t: Any) -> Any:
-        first, again, second = f"{t[0]:.1f}", f"{t[0]:.1f}", f"{t[1]:.1f}"
-        seen.extend([first == "0.5", first != second, first in {"0.5": 1}, pickle.loads(pickle.dumps(first))])
-        seen.extend([{first: 1}.get(first), {"0.5": 1}.get(f"{0.5:.1f}"), f"{first}!", again == "0.5"])
+        first, second = f"{t[0]:.1f}", f"{t[1]:.1f}"
+        seen.extend([first == "0.5" == second, first == second, first in {"0.5", second}])
+        seen.extend([pickle.loads(pickle.dumps(first)), {first: 1}.get(first), f"{first}!"])
         with pytest.raises(dagad.NotDifferentiableError, match="A Python number was asked for"):
             int(first)
         return np.sum(t)
 
     dagad.grad(looking)(np.array([0.5, 0.5]))
-    assert seen == [True, True, False, "0.5", 1, 1, "0.5!", True]
+    assert seen == [True, True, False, "0.5", 1, "0.5!"]
     assert type(seen[3]) is str

@@ -25,6 +25,7 @@ from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import is_view
 from dagad._tracing.refusals import library_function_of
+from dagad._tracing.texts import numbered
 from dagad._types import Args, Array, Axis, DType, Function, Index, Kwargs, Tree, Value
 
 Trace: Any = jaxs_core.Trace
@@ -53,8 +54,6 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         Whether an entry was asked for that is not there.
     changes
         What was changed in place, or refused otherwise: the user's function may catch that, and go on.
-    n_texts
-        How many texts were made of traced values.
     """
 
     __slots__ = (
@@ -68,14 +67,12 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         "is_numpys",
         "missing",
         "n_operations",
-        "n_texts",
         "recorded",
     )
 
     def __init__(self, below: Any, name: str, most: int) -> None:
         super().__init__()
         self.below, self._name, self._most = below, name, most
-        self.n_texts = 0
         self.requires_low = below.requires_low  # type: ignore[misc]  # a slot of jax's
         self.n_operations = self.depth = 0
         self.is_numpys = self.is_jaxs = self.asks_arrays = False
@@ -240,9 +237,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         return self
 
     def __repr__(self) -> str:
-        # Each time another text: one may be the key of what is remembered.
-        self._trace.n_texts += 1
-        return f"<traced by jax, {self.dtype}{list(self.shape)}, text {self._trace.n_texts}>"
+        return numbered(f"traced by jax, {self.dtype}{list(self.shape)}")
 
     __str__ = __repr__
 
