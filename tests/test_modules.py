@@ -57,7 +57,9 @@ NEED_DISTRIBUTED = {
     )
 }
 # Imported when somebody has imported that part of scipy.
-NEED_SCIPY = {f"dagad._rules.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats")}
+NEED_SCIPY = {
+    f"dagad._rules.{name}" for name in ("multivariate", "scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats")
+}
 # Imported when somebody asks for that engine.
 OTHER_ENGINES = {
     f"dagad._engines.{name}"

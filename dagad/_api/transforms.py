@@ -250,6 +250,10 @@ def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] =
     NotDifferentiableError, StructureError
         As by `value_and_grad`: at once for the arguments, from ``.value()`` for what the function returns.
 
+    Notes
+    -----
+    `fun` is called by another thread. Arrays that it reads may be written to when the value is there, not before.
+
     Examples
     --------
     >>> import numpy as np

@@ -202,6 +202,9 @@ class Operation:
             if (known := _GIVES_NUMBERS.find(signature := job.signature)) is not False:
                 return self._with_gradient(job, signature, is_known=bool(known))
             policy = Keep(counters=policy.counters)
+        return self._linearized(job, policy)
+
+    def _linearized(self, job: Job, policy: Policy) -> tuple[Outputs, State]:
         carried = Carried(self.kernel.of_user.fun) if may_run_again(policy) else None
         results, residuals = self._profiled(
             job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, policy)
@@ -213,7 +216,7 @@ class Operation:
 
         Else what gives none leaves its pullback, so that it need not run again.
         """
-        slots, counters = Slots(job.leaves), self.policy.counters
+        slots, counters, bare = Slots(job.leaves), self.policy.counters, job
         job = job.value_and_grad(counters, slots.write_all)
 
         def act() -> Found:
@@ -238,8 +241,10 @@ class Operation:
                 if own:  # as not all executors let it land
                     job.land_rows([job.plan.chunk(number)], [own], slots.write_all)
             return Outputs(value, []), WithGrad(slots.seal())
-        if n_without < len(job.plan) and pytree.is_differentiable(value) and np.iscomplexobj(value):
-            residuals = None  # of real numbers among complex ones, whose tapes are gone
+        are_mixed = n_without < len(job.plan) and pytree.is_differentiable(value) and np.iscomplexobj(value)
+        if is_known or are_mixed:  # no tapes are left; of real numbers among complex ones they are gone
+            # Now, while its arguments are what they were: later the user may have written into them.
+            return self._linearized(bare, Keep(counters=counters))
         return Outputs(value, [], places=job.stacked_at), _left(residuals, of_both=True)
 
     def _profiled(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:

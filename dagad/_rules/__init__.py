@@ -7,5 +7,6 @@ from dagad._rules import (
     numpy_rules as numpy_rules,
     powers as powers,
     scipy_parts as scipy_parts,
+    ufunc_methods as ufunc_methods,
 )
 from dagad._tracing import primitives as primitives  # so that they travel with their rules

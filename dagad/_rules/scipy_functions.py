@@ -44,7 +44,7 @@ class _First:
 
 def _is_traced(arg: Any) -> bool:
     kind = type(arg)
-    return kind is TracedArray or (kind in (tuple, list) and any(type(part) is TracedArray for part in arg))
+    return kind is TracedArray or (kind in (tuple, list) and any(map(_is_traced, arg)))
 
 
 def _elsewhere(arg: Any) -> Any:

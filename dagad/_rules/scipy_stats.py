@@ -44,6 +44,44 @@ def _gamma(z: Array, a: Array) -> Any:
     return f.xlogy(a - 1.0, z) - z - special.gammaln(a)
 
 
+def _f(z: Array, n: Array, m: Array) -> Any:
+    scale = 0.5 * (m * anp.log(m) + n * anp.log(n)) - special.betaln(0.5 * n, 0.5 * m)
+    return scale + f.xlogy(0.5 * n - 1.0, z) - 0.5 * (n + m) * anp.log(m + n * z)
+
+
+def _log1p_power(z: Array, c: Array) -> Any:
+    """Return log(1 + z**c), from what of the two is small."""
+    small = plain(z) < 1.0
+    below, above = anp.where(small, z, 0.5), anp.where(small, 1.0, z)
+    return anp.where(small, anp.log1p(below**c), c * anp.log(above) + anp.log1p(above**-c))
+
+
+def _log1p_by(c: Array, z: Array) -> Any:
+    """Return log(1 + c z) / c; by its series, z (1 - u/2 + u^2/3 - ...) in u = c z, where that cancels."""
+    u = c * z
+    small = np.abs(plain(u)) < 0.1
+    near, far = anp.where(small, u, 0.0), anp.where(small, 1.0, u)
+    series: Any = 0.0
+    for power in range(17, 0, -1):
+        series = 1.0 / power - near * series
+    return anp.where(small, z * series, anp.log1p(far) / anp.where(small, 1.0, c))
+
+
+def _genextreme(z: Array, c: Array) -> Any:
+    y = _log1p_by(-c, z)
+    return -(1.0 - c) * y - anp.exp(-y)
+
+
+def _log_mass(a: Array, b: Array) -> Any:
+    """Return the logarithm of what a normal distribution has between two numbers, from the tail that is nearer."""
+    above = plain(a) > 0.0
+    low, high = anp.where(above, -b, a), anp.where(above, -a, b)
+    has_low, has_high = np.isfinite(plain(low)), np.isfinite(plain(high))
+    upto = anp.where(has_high, f.log_ndtr(anp.where(has_high, high, 0.0)), 0.0)
+    rest = anp.where(has_low, f.log_ndtr(anp.where(has_low, low, 0.0)) - upto, -1.0)
+    return upto + anp.log1p(-anp.where(has_low, anp.exp(rest), 0.0))
+
+
 DENSITIES: dict[str, Function] = {
     "norm": _normal,
     "expon": lambda z: -z,
@@ -65,11 +103,25 @@ DENSITIES: dict[str, Function] = {
     "weibull_min": lambda z, c: anp.log(c) + f.xlogy(c - 1.0, z) - z**c,
     "pareto": lambda z, b: anp.log(b) - (b + 1.0) * anp.log(z),
     "skewnorm": lambda z, a: np.log(2.0) + _normal(z) + f.log_ndtr(a * z),
+    "f": _f,
+    "fisk": lambda z, c: anp.log(c) + f.xlogy(c - 1.0, z) - 2.0 * _log1p_power(z, c),
+    "gennorm": lambda z, b: anp.log(0.5 * b) - special.gammaln(1.0 / b) - anp.abs(z) ** b,
+    "exponnorm": lambda z, k: (0.5 / k - z) / k + f.log_ndtr(z - 1.0 / k) - anp.log(k),
+    "vonmises": lambda z, k: k - anp.abs(k) - 2.0 * k * anp.sin(0.5 * z) ** 2 - anp.log(2.0 * np.pi * f.i0e(k)),
+    "genpareto": lambda z, c: -(c + 1.0) * _log1p_by(c, z),
+    "genextreme": _genextreme,
+    "truncnorm": lambda z, a, b: _normal(z) - _log_mass(a, b),
     "invgauss": lambda z, mu: -LOG_ROOT_2PI - 1.5 * anp.log(z) - ((z - mu) / mu) ** 2 / (2.0 * z),
 }
 MASSES: dict[str, Function] = {
     "bernoulli": lambda k, p: f.xlogy(k, p) + f.xlog1py(1.0 - k, -p),
     "binom": lambda k, n, p: -anp.log(n + 1.0) - special.betaln(n - k + 1.0, k + 1.0) + _powers(k, n - k, p),
+    "betabinom": lambda k, n, a, b: (
+        special.betaln(k + a, n - k + b)
+        - special.betaln(a, b)
+        - special.betaln(n - k + 1.0, k + 1.0)
+        - anp.log(n + 1.0)
+    ),
     "geom": lambda k, p: anp.log(p) + f.xlog1py(k - 1.0, -p),
     "nbinom": lambda k, n, p: special.gammaln(k + n) - special.gammaln(k + 1.0) - special.gammaln(n) + _powers(n, k, p),
     "poisson": lambda k, mu: f.xlogy(k, mu) - mu - special.gammaln(k + 1.0),
@@ -95,7 +147,40 @@ TAILS: dict[str, tuple[Function, Function]] = {
     "lognorm": (lambda z, s: f.log_ndtr(anp.log(z) / s), lambda z, s: f.log_ndtr(-anp.log(z) / s)),
     "weibull_min": (lambda z, c: anp.log(-anp.expm1(-(z**c))), lambda z, c: -(z**c)),
     "pareto": (lambda z, b: anp.log1p(-(z**-b)), lambda z, b: -b * anp.log(z)),
+    "f": (lambda z, n, m: anp.log(f.fdtr(n, m, z)), lambda z, n, m: anp.log(f.fdtrc(n, m, z))),
+    "fisk": (lambda z, c: -_log1p_power(1.0 / z, c), lambda z, c: -_log1p_power(z, c)),
+    "genpareto": (lambda z, c: anp.log(-anp.expm1(-_log1p_by(c, z))), lambda z, c: -_log1p_by(c, z)),
+    "genextreme": (
+        lambda z, c: -anp.exp(-_log1p_by(-c, z)),
+        lambda z, c: anp.log(-anp.expm1(-anp.exp(-_log1p_by(-c, z)))),
+    ),
 }
+
+# Where so much of the distribution is below, and above.
+QUANTILES: dict[str, tuple[Function, Function]] = {
+    "norm": (lambda q: f.ndtri(q), lambda q: -f.ndtri(q)),
+    "expon": (lambda q: -anp.log1p(-q), lambda q: -anp.log(q)),
+    "laplace": (lambda q: _laplace_quantile(q), lambda q: -_laplace_quantile(q)),
+    "logistic": (lambda q: f.logit(q), lambda q: -f.logit(q)),
+    "cauchy": (lambda q: -1.0 / anp.tan(np.pi * q), lambda q: 1.0 / anp.tan(np.pi * q)),
+    "gumbel_r": (lambda q: -anp.log(-anp.log(q)), lambda q: -anp.log(-anp.log1p(-q))),
+    "gumbel_l": (lambda q: anp.log(-anp.log1p(-q)), lambda q: anp.log(-anp.log(q))),
+    "halfnorm": (lambda q: -f.ndtri(0.5 * (1.0 - q)), lambda q: -f.ndtri(0.5 * q)),
+    "rayleigh": (lambda q: anp.sqrt(-2.0 * anp.log1p(-q)), lambda q: anp.sqrt(-2.0 * anp.log(q))),
+    "uniform": (lambda q: q, lambda q: 1.0 - q),
+    "lognorm": (lambda q, s: anp.exp(s * f.ndtri(q)), lambda q, s: anp.exp(-s * f.ndtri(q))),
+    "weibull_min": (lambda q, c: (-anp.log1p(-q)) ** (1.0 / c), lambda q, c: (-anp.log(q)) ** (1.0 / c)),
+    "pareto": (lambda q, b: anp.exp(-anp.log1p(-q) / b), lambda q, b: q ** (-1.0 / b)),
+    "gamma": (lambda q, a: f.gammaincinv(a, q), lambda q, a: f.gammainccinv(a, q)),
+    "chi2": (lambda q, df: 2.0 * f.gammaincinv(0.5 * df, q), lambda q, df: 2.0 * f.gammainccinv(0.5 * df, q)),
+    "beta": (lambda q, a, b: f.betaincinv(a, b, q), lambda q, a, b: f.betainccinv(a, b, q)),
+    "t": (lambda q, df: f.stdtrit(df, q), lambda q, df: -f.stdtrit(df, q)),
+}
+
+
+def _laplace_quantile(q: Array) -> Any:
+    low = plain(q) < 0.5
+    return anp.where(low, anp.log(2.0 * anp.where(low, q, 0.25)), -anp.log(2.0 * (1.0 - anp.where(low, 0.75, q))))
 
 
 def standard_of(owner: AnyDistribution, method: str) -> Function | None:
@@ -107,6 +192,8 @@ def standard_of(owner: AnyDistribution, method: str) -> Function | None:
 
 def _definition(owner: AnyDistribution, method: str) -> Function | None:
     """Return the definition of a method of a distribution, as a function of what is asked and all parameters."""
+    if method in ("ppf", "isf"):
+        return _quantile(owner, method)
     standard = standard_of(owner, method)
     if standard is None:
         return None
@@ -129,10 +216,42 @@ def _definition(owner: AnyDistribution, method: str) -> Function | None:
     return logarithm if method.startswith("log") else itself
 
 
+def quantile_of(owner: AnyDistribution, method: str) -> Function | None:
+    """Return where so much of the standard distribution of that name is below, or above; None if it is not here."""
+    return QUANTILES.get(owner.name, (None, None))[method == "isf"]
+
+
+def _quantile(owner: AnyDistribution, method: str) -> Function | None:
+    standard = quantile_of(owner, method)
+    if standard is None:
+        return None
+
+    def definition(q: Array, *args: Any) -> Any:
+        *shapes, loc, scale = args
+        held = np.asarray(plain(q))
+        inside = (held > 0.0) & (held < 1.0)
+        if np.all(inside):
+            return loc + scale * standard(q, *shapes)
+        low, high = (owner.b, owner.a) if method == "isf" else (owner.a, owner.b)
+        ends = np.where(
+            held == 0.0, low, np.where(held == 1.0, high, np.nan)
+        )  # of the support; nan where there is none
+        has_slope = inside | np.isfinite(ends)
+        z = anp.where(inside, standard(anp.where(inside, q, 0.5), *shapes), np.where(has_slope, ends, 0.0))
+        return anp.where(has_slope, loc + scale * z, 0.0)
+
+    return definition
+
+
+def has_support_of_shapes(owner: AnyDistribution) -> bool:
+    """Return whether the support is another one for other shapes."""
+    return type(owner)._get_support is not of.rv_continuous._get_support
+
+
 def _is_inside(owner: AnyDistribution, z: Array, shapes: list[Any], density: Function | None) -> Any:
     """Return where there is a slope: inside the support, and on its edge where the density is no zero and no pole."""
     low, high = owner.a, owner.b
-    if type(owner)._get_support is not of.rv_continuous._get_support:  # it is another one for other shapes
+    if has_support_of_shapes(owner):
         low, high = owner.support(*map(plain, shapes))
     if isinstance(owner, of.rv_continuous):
         inside, edge = (z > low) & (z < high), (z == low) | (z == high)
@@ -165,7 +284,7 @@ def _names(owner: AnyDistribution) -> list[str]:
 
 
 _METHODS = {
-    of.rv_continuous: ("pdf", "logpdf", "cdf", "logcdf", "sf", "logsf"),
+    of.rv_continuous: ("pdf", "logpdf", "cdf", "logcdf", "sf", "logsf", "ppf", "isf"),
     of.rv_discrete: ("pmf", "logpmf"),
 }
 _OWN = {(base, method): stock(getattr(base, method)) for base, methods in _METHODS.items() for method in methods}

@@ -159,8 +159,12 @@ METHODS_OF_UFUNCS: dict[tuple[Any, str], Any] = {
     (np.minimum, "reduce"): np.min,
     (np.add, "accumulate"): np.cumsum,
     (np.multiply, "accumulate"): np.cumprod,
-    (np.maximum, "accumulate"): "maximum.accumulate",  # what `reduction_rules` has under this name
+    # what `reduction_rules` and `ufunc_methods` have under these names
+    (np.maximum, "accumulate"): "maximum.accumulate",
     (np.minimum, "accumulate"): "minimum.accumulate",
+    (np.logaddexp, "reduce"): "logaddexp.reduce",
+    (np.logaddexp, "accumulate"): "logaddexp.accumulate",
+    (np.add, "reduceat"): "add.reduceat",
 }
 _AS_BY_DEFAULT = {"where": True, "dtype": None, "casting": "same_kind", "order": "K", "subok": True, "out": None}
 

@@ -13,6 +13,9 @@ import pytest
 from distributed import Client
 
 import dagad
+from dagad._api import bind
+from dagad._kernels import operation
+from dagad._remembered import Remembered
 from dagad.extend import Keep, Recompute
 
 ROWS = np.arange(4.0)
@@ -94,21 +97,34 @@ def test_rows_of_a_number_are_copied_once_and_no_more() -> None:
     assert seen == [True]
 
 
-def test_a_function_that_gave_a_number_before_is_bound_again_where_it_gives_an_array(scheduler: Any) -> None:
+def number_or_vector(rows: Any, p: Any, scale: Any) -> Any:
+    return np.sum(rows**2) * np.exp(p * scale)
+
+
+def real_or_complex(rows: Any, p: Any, scale: Any) -> Any:
+    found = np.sum(rows**2) * np.sum(np.exp(p * scale))
+    return found * (1.0 + 0.5j * p) if rows[0] else found
+
+
+@pytest.mark.parametrize("fun", [number_or_vector, real_or_complex])
+def test_a_function_that_gave_a_number_before_has_derivatives_of_what_arrays_held(
+    fun: Any, scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((operation, "_GIVES_NUMBERS"), (bind, "_WAS_NUMBER")):  # nothing is known from elsewhere
+        monkeypatch.setattr(module, name, Remembered[bool](64))
+
     def program(p: Any, is_written: bool) -> Any:
         scale, total = np.zeros(2), 0.0
         for step in range(3):
             scale = scale if is_written else scale.copy()
             scale[:] = SCALE * (step + 1.0)
-            total = total + np.sum(dagad.reduce_sum(number_or_vector, ROWS, p, scale, grainsize=2, scheduler=scheduler))
+            found = dagad.reduce_sum(fun, ROWS, p, scale, grainsize=2, scheduler=scheduler)
+            total = total + np.sum(np.real(found) + np.imag(found))
         return total
-
-    def number_or_vector(rows: Any, p: Any, scale: Any) -> Any:
-        return np.sum(rows**2) * np.exp(p * scale)
 
     one = np.ones(())
     for _ in range(2):
-        dagad.grad(lambda p: dagad.reduce_sum(number_or_vector, ROWS, p, one, grainsize=2, scheduler=scheduler))(0.7)
+        dagad.grad(lambda p: np.real(dagad.reduce_sum(fun, np.zeros(4), p, one, grainsize=2, scheduler=scheduler)))(0.7)
     found = [dagad.grad(partial(program, is_written=is_written))(0.7) for is_written in (True, False)]
     assert found[0] == pytest.approx(found[1], rel=1e-13)
 

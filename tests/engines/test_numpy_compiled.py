@@ -125,6 +125,7 @@ OTHER_PRECISION = {
     "linalg.det(s)",
     "stats.logistic.logpdf(y, x, x)",
     "stats.gumbel_r.logpdf(y, x, x)",
+    "stats.uniform.ppf(x, y, x)",
     "np.polynomial.polynomial.polyval(2.0, x[:3])",
 }
 
@@ -383,7 +384,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "missing": (lambda rows, t: np.sum(scipy.special.kv(1.5, rows * t)), r"`scipy\.special\.kv`, for which jax.*leave"),
     "missing of linalg": (lambda rows, t: scipy.linalg.logm(np.eye(2) * t)[0, 0], r"`scipy\.linalg\.logm`.*leave out"),
     "missing of stats": (lambda rows, t: scipy.stats.nct.logpdf(rows, 3.0, t).sum(), r"`scipy\.stats\.nct\.logpdf`"),
-    "unswapped": (lambda rows, t: np.sum(scipy.stats.norm.ppf(rows / 3.0 * t)), r"leave out `engine="),
+    "unswapped": (lambda rows, t: np.sum(scipy.stats.norm.entropy(0.0, rows * t)), r"leave out `engine="),
     "option": (lambda rows, t: np.log(rows * t, where=ROWS[:6] > 1).sum(), r"`np\.log` with `where`.*leave out"),
     "derivative": (lambda rows, t: np.real(np.linalg.eig(np.eye(2) * t)[1]).sum(), r"no derivative in jax.*leave out"),
     "numpy in a scan": (

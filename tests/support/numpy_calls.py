@@ -27,6 +27,8 @@ np.frexp(x)[0] | np.nextafter(x, 9.0) | np.i0(x) | np.add(x, y, dtype=float)
 np.modf(3 * x)[0] | np.divmod(3 * x, 0.7)[1] | np.isfinite(x) * x | np.greater(x, 0.5) * x | np.add.reduce(m)
 np.multiply.reduce(m, axis=1) | np.maximum.reduce(m) | np.add.accumulate(x) | np.subtract.outer(x, x)
 np.copysign(x - 0.5, x - 0.6) | np.add(x, y, where=True) | np.modf(3 * x)[1] * x
+np.logaddexp.reduce(m, axis=1) | np.logaddexp.reduce(9 * m, None, keepdims=True) | np.logaddexp.accumulate(40 * x)
+np.logaddexp.accumulate(m, 1) | np.add.reduceat(m, [1, 2]) | np.add.reduceat(m, [0, 3], axis=1)
 np.maximum.accumulate(x) | np.minimum.accumulate(m, axis=1) | np.maximum.accumulate(m) | np.signbit(x - 0.5) * x
 np.spacing(x) * 1e16 * x | np.frexp(x)[1] * x
 np.frexp(x[0])[0]
@@ -274,7 +276,30 @@ stats.pareto.logpdf([1.0, 2.0], 3 * x[:2]) | stats.expon.logpdf([0.0, 1.0], 0.0,
 stats.expon.pdf([0.0, 1.0], scale=x[:2]) | stats.uniform.cdf([0.0, 0.2, 5.0], 0.0, x[:3])
 stats.binom.pmf([-1.0, 2.0, 3.0, 20.0], 12, x[:4]) | stats.poisson.pmf([-1.0, 2.0, 3.0, 2.5], x[:4])
 stats.geom.pmf([-1.0, 2.0, 0.0, 5.0], x[:4]) | stats.bernoulli.pmf([-1.0, 2.0, 0.0, 1.0], x[:4])
-stats.halfnorm.logpdf([0.0, 1.0], scale=x[:2])
+stats.halfnorm.logpdf([0.0, 1.0], scale=x[:2]) | stats.f.logpdf(y, 9 * x, 4 * x) | stats.f.logsf(y, 3.0, 4.0, 0.0, x)
+stats.f.cdf(x, 3.0, 4.0) | stats.fisk.logpdf(y, 3 * x) | stats.fisk.logsf(y, 3 * x) | stats.fisk.cdf(y, 2 * x, 0.0, y)
+stats.gennorm.logpdf(y, 3 * x) | stats.exponnorm.logpdf(y, x) | stats.vonmises.logpdf(y, 3 * x)
+stats.genpareto.logpdf(y, x - 0.6) | stats.genpareto.sf(y, x) | stats.genpareto.cdf(y, 0.2 - x, 0.0, 2.0)
+stats.genextreme.logpdf(y, x - 0.6) | stats.genextreme.cdf(y, x - 0.6) | stats.genextreme.logsf(y, x, x)
+stats.truncnorm.logpdf(y, -x, 3.0) | stats.truncnorm.pdf(y, 0.1, np.inf, 0.1, x)
+stats.betabinom.logpmf(np.arange(12), 11, 3 * x, y) | stats.betabinom.pmf([-1.0, 2.0, 2.5, 20.0], 12, x[:4], y[:4])
+stats.norm.ppf(x, y) | stats.norm.isf(0.2, x, y) | stats.norm(x, y).ppf(0.3) | stats.expon.ppf([0.0, 0.3], x[:2], y[:2])
+stats.expon.isf(x) | stats.laplace.ppf(x) | stats.laplace.isf(x, scale=y) | stats.logistic.ppf(x, y)
+stats.logistic.isf(x) | stats.cauchy.ppf(x) | stats.cauchy.isf(x) | stats.gumbel_r.ppf(x) | stats.gumbel_r.isf(x)
+stats.gumbel_l.ppf(x) | stats.gumbel_l.isf(x) | stats.halfnorm.ppf(x) | stats.halfnorm.isf(x) | stats.rayleigh.ppf(x)
+stats.rayleigh.isf(x) | stats.uniform.ppf(x, y, x) | stats.uniform.isf(x) | stats.lognorm.ppf(x, y)
+stats.lognorm.isf(0.3, x) | stats.weibull_min.ppf(x, 2 * y) | stats.weibull_min.isf(0.2, 2 * x)
+stats.pareto.ppf(x, 2 * y) | stats.pareto.isf(0.2, 2 * x) | stats.gamma.ppf(x, 2.0) | stats.gamma.isf(x, 2.0)
+stats.chi2.ppf(x, 3.0) | stats.chi2.isf(x, 3.0, 0.0, y) | stats.beta.ppf(x, 2.0, 3.0) | stats.beta.isf(x, 2.0, 3.0)
+stats.t.ppf(x, 4.0, y) | stats.t.isf(x, 4.0)
+stats.multivariate_normal.logpdf(m.T, x[:3], s) | stats.multivariate_normal(x[:3], s).pdf(m.T)
+stats.multivariate_normal.logpdf(y, x[0], x[1]) | stats.multivariate_normal.logpdf(x[:3], [0, 0, 0], [x[0], x[1], 2.0])
+stats.multivariate_normal.pdf(m[:2].T, [x[0], 1.0], [[2 + x[0], x[1]], [x[1], 3.0]])
+stats.multivariate_normal(y[:3], np.eye(3)).logpdf(m.T) | stats.multivariate_normal.logpdf(y[:3], None, s)
+stats.dirichlet.logpdf([0.2, 0.3, 0.5], 4 * x[:3]) | stats.dirichlet.pdf(x[:2] / 3, y[:3])
+stats.dirichlet(4 * x[:3]).pdf([0.2, 0.3]) | stats.multinomial.logpmf([[1, 2, 3], [0, 0, 6]], 6, x[:3] / np.sum(x[:3]))
+stats.multinomial.pmf([[2, 1], [1, 1]], 3, [x[0], 1.0 - x[0]])
+stats.multinomial(3, x[:3] / np.sum(x[:3])).pmf([[1, 1, 1], [3, 1, -1]])
 """
 
 INTEGRALS = """
@@ -403,6 +428,22 @@ NOT_IN_JAX = frozenset(
         "linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], y[:3])",
         "linalg.solve_banded((1, 0), y.reshape(3, 4)[:2], x[:4])",
         "stats.t.cdf(x, 4.0)",
+        "stats.genpareto.logpdf(y, x - 0.6)",
+        "stats.genpareto.sf(y, x)",
+        "stats.genpareto.cdf(y, 0.2 - x, 0.0, 2.0)",
+        "stats.genextreme.logpdf(y, x - 0.6)",
+        "stats.genextreme.cdf(y, x - 0.6)",
+        "stats.genextreme.logsf(y, x, x)",
+        "stats.truncnorm.logpdf(y, -x, 3.0)",
+        "stats.truncnorm.pdf(y, 0.1, np.inf, 0.1, x)",
+        "stats.gamma.ppf(x, 2.0)",
+        "stats.gamma.isf(x, 2.0)",
+        "stats.chi2.ppf(x, 3.0)",
+        "stats.chi2.isf(x, 3.0, 0.0, y)",
+        "stats.beta.ppf(x, 2.0, 3.0)",
+        "stats.beta.isf(x, 2.0, 3.0)",
+        "stats.t.ppf(x, 4.0, y)",
+        "stats.t.isf(x, 4.0)",
         "integrate.simpson(x[:7])",
         "integrate.simpson(m, dx=0.3)",
         "integrate.simpson(x[:5], x=y[:5] ** 2)",

@@ -178,8 +178,11 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "scipy svd": (lambda x: np.sum(scipy.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `scipy\.linalg\.svd`"),
     "scipy qr": (lambda x: np.sum(scipy.linalg.qr(x.reshape(4, 3))[1]), r'no derivative of `scipy\.linalg\.qr`.*"econ'),
     "nct": (lambda x: np.sum(scipy.stats.nct.logpdf(Y, 3.0, x)), r"no derivative of `scipy\.stats\.nct\.logpdf`"),
-    "ppf": (lambda x: np.sum(scipy.stats.norm.ppf(x)), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),
-    "frozen": (lambda x: scipy.stats.norm(x).ppf(0.5), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),
+    "entropy": (
+        lambda x: np.sum(scipy.stats.norm.entropy(x)),
+        r"`scipy\.stats\.norm\.entropy` makes.*autograd\.scipy\.stats",
+    ),
+    "frozen": (lambda x: scipy.stats.norm(x).entropy(), r"`scipy\.stats\.norm\.entropy` makes.*autograd\.scipy\.stats"),
     "banded": (
         lambda x: np.sum(scipy.linalg.solve_banded((0, 0), x[None], np.eye(12))),
         r"no derivative of `scipy\.linalg\.solve_banded`",

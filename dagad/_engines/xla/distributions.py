@@ -12,14 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._engines.xla import refusals, special
+from dagad._engines.xla import refusals
 from dagad._engines.xla.matrices import floating
 from dagad._errors import NotDifferentiableError
 from dagad._types import Array, Function
-
-
-def _betabinom(k: Array, n: Array, a: Array, b: Array) -> Any:
-    return special.betaln(k + a, n - k + b) - special.betaln(a, b) - special.betaln(n - k + 1.0, k + 1.0) - jnp.log1p(n)
 
 
 def of_distribution(method: str, owner: Any) -> Function:
@@ -45,13 +41,17 @@ def of_distribution(method: str, owner: Any) -> Function:
 
 
 def _found(owner: Any, method: str) -> Function | None:
-    from dagad._rules.scipy_stats import standard_of  # needs scipy.stats
+    from dagad._rules.scipy_stats import has_support_of_shapes, quantile_of, standard_of  # needs scipy.stats
 
-    if owner.name in _COUNTS and method.endswith("pmf"):
-        counts: Any = _betabinom if owner.name == "betabinom" else standard_of(owner, method)
-        return functools.partial(_counted, owner.name, method, counts)
-    standard = standard_of(owner, method) if hasattr(owner, "pdf") else None
-    return None if standard is None else functools.partial(_defined, owner, method, standard)
+    if method in ("ppf", "isf"):
+        quantile = quantile_of(owner, method)
+        return None if quantile is None else functools.partial(_quantile, owner, method, quantile)
+    standard = standard_of(owner, method)
+    if standard is None:
+        return None
+    if owner.name in _COUNTS:
+        return functools.partial(_counted, owner.name, method, standard)
+    return None if has_support_of_shapes(owner) else functools.partial(_defined, owner, method, standard)
 
 
 def _is_share(p: Array) -> Any:
@@ -107,6 +107,17 @@ def _defined(owner: Any, method: str, standard: Function, x: Array, *args: Any) 
     return found * jnp.where(allowed, 1.0, jnp.nan)
 
 
+def _quantile(owner: Any, method: str, standard: Function, q: Array, *args: Any) -> Any:
+    """Return where so much of a distribution is below, or above: nothing moves an end of its support at infinity."""
+    *shapes, loc, scale = args
+    low, high = (owner.b, owner.a) if method == "isf" else (owner.a, owner.b)
+    inside, end = (q > 0) & (q < 1), jnp.where(q == 0, low, high)
+    z = jnp.where(inside, standard(jnp.where(inside, q, 0.5), *shapes), jnp.where(jnp.isfinite(end), end, 0.0))
+    found = jnp.where(inside | jnp.isfinite(end), loc + scale * z, end)
+    allowed = functools.reduce(jnp.logical_and, [scale > 0, *(_is_allowed(owner, shape) for shape in shapes)])
+    return found * jnp.where(allowed & (q >= 0) & (q <= 1), 1.0, jnp.nan)
+
+
 _MIDDLE = {"pareto": 2.0}  # somewhere inside the support
 
 
@@ -117,7 +128,9 @@ def _at_edge(standard: Function, end: float, shapes: list[Any]) -> Any:
 
 
 def _is_allowed(owner: Any, shape: Array) -> Any:
-    return jnp.isfinite(shape) if owner.name == "skewnorm" else shape > 0
+    if owner.name == "skewnorm":
+        return jnp.isfinite(shape)
+    return shape >= 0 if owner.name == "vonmises" else shape > 0
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._engines.xla import corners, refusals
+from dagad._engines.xla import refusals
 from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.special import exponent_of
@@ -28,6 +28,7 @@ from dagad._types import Array, DType, Function, Tree, Value
 from dagad._values import pytree
 
 WRITTEN: dict[Any, Function] = {}  # what is not a function of the same name, filled by `written`
+METHODS: dict[str, Function] = {}  # methods of ufuncs that are no functions of numpy's, by name, filled by `running`
 UFUNCS_OF_SCIPY: dict[str, Function] = {}  # the same of `scipy.special`, by name, filled by `scipy_functions`
 _PYTHON: dict[type, Any] = {bool: np.dtype(bool), int: int, float: float, complex: complex}
 _WEAK = {"b": np.dtype(bool), "i": int, "u": int, "f": float, "c": complex}
@@ -91,17 +92,14 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: dict
     function = METHODS_OF_UFUNCS.get((ufunc, method))
     if callable(function):
         return call_function(function, inputs, {"axis": 0} | kwargs)
-    if method == "accumulate" and ufunc in _CUMULATIVE and not kwargs.keys() - {"axis"}:
-        return _CUMULATIVE[ufunc](inputs[0], kwargs.get("axis", 0))
+    if function is not None and not kwargs.keys() - {"axis", "keepdims"}:
+        return METHODS[function](*inputs, **kwargs)
     if method != "__call__":
         raise NotDifferentiableError(refusals.of_function(f"{name}.{method}"))
     dtype = kwargs.pop("dtype", None)
     if kwargs:
         raise NotDifferentiableError(refusals.of_option(name, kwargs))
     return _called_ufunc(ufunc, inputs, dtype)
-
-
-_CUMULATIVE = {np.maximum: corners.cummax, np.minimum: corners.cummin}
 
 
 def ufunc_name(ufunc: np.ufunc) -> str:

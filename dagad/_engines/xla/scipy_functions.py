@@ -17,6 +17,7 @@ from dagad._engines.xla import corners, refusals, special, vectors
 from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.distributions import of_distribution
 from dagad._engines.xla.matrices import floating, mirrored
+from dagad._engines.xla.multivariate import of_several
 from dagad._engines.xla.protocols import (
     UFUNCS_OF_SCIPY,
     Called,
@@ -37,6 +38,8 @@ def call_scipy(function: Function, args: Args, kwargs: Kwargs) -> Any:
     kwargs = {key: each for key, each in kwargs.items() if not key.startswith(("overwrite", "check_finite"))}
     if function.__qualname__.startswith(("rv_continuous.", "rv_discrete.")):
         return of_distribution(function.__name__, args[0])(*args[1:], **kwargs)
+    if home == "scipy.stats":
+        return of_several(function, args, kwargs)
     found = WRITTEN_SCIPY.get(name) or _of_same_name(name)
     if found is None:
         raise NotDifferentiableError(refusals.of_function(name))

@@ -15,7 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dagad._engines.xla import jaxs_core, lines, refusals
+from dagad._engines.xla import (
+    jaxs_core,
+    lines,
+    refusals,
+    running as running,  # methods of ufuncs
+)
 from dagad._engines.xla.indexing import entries
 from dagad._engines.xla.memory import Changes, changed, ghost_of, of_function
 from dagad._engines.xla.missing import Missing

@@ -1,0 +1,179 @@
+"""Distributions and sums of exponentials at points that the table of calls has not: limits, edges, tails, refusals."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import dagad
+
+ENGINES = [None, pytest.param("jax", marks=pytest.mark.needs("jax"))]
+POINTS = np.random.default_rng(5).normal(size=(24, 2))
+
+
+def slopes(fun: Any, at: Any, engine: str | None = None) -> Any:
+    """Return the gradient of a function as that of one chunk."""
+
+    def chunk(rows: Any, t: Any) -> Any:
+        return fun(t) * np.sum(rows)
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(chunk, np.ones(1), t, grainsize=1, scheduler="sync", engine=engine)
+
+    return dagad.grad(loss)(np.asarray(at, float))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_distribution_of_angles_that_are_all_alike_has_the_slope_of_the_limit(engine: str | None) -> None:
+    assert slopes(lambda t: scipy.stats.vonmises.logpdf(0.3, t[0]), [0.0], engine) == pytest.approx(np.cos(0.3))
+    assert slopes(lambda t: scipy.stats.vonmises.logpdf(1e-4, t[0]), [1e6], engine) == pytest.approx(
+        0.5e-6 - 0.5e-8, rel=1e-5
+    )  # 1/2k less half of the square
+
+
+def test_distributions_of_extremes_have_the_slope_of_the_limit_where_their_shape_is_zero() -> None:
+    z = 2.0
+    assert slopes(lambda t: scipy.stats.genpareto.logpdf(z, t[0]), [0.0]) == pytest.approx(z**2 / 2 - z, abs=1e-14)
+    right = z - z**2 / 2 + z**2 / 2 * np.exp(-z)
+    assert slopes(lambda t: scipy.stats.genextreme.logpdf(z, t[0]), [0.0]) == pytest.approx(right, abs=1e-14)
+    around = [slopes(lambda t: scipy.stats.genextreme.logpdf(z, t[0]), [c])[0] for c in (0.0499, 0.0501)]  # 0.1 / z
+    assert around[0] == pytest.approx(around[1], rel=1e-2)
+
+
+def test_truncated_normals_have_their_slopes_far_out_at_an_edge_and_without_a_bound() -> None:
+    def far(t: Any) -> Any:
+        return scipy.stats.truncnorm.logpdf(40.5, t[0], np.inf)
+
+    assert slopes(far, [40.0]) == pytest.approx(40.0249688, rel=1e-8)  # the hazard of a normal distribution
+    mirrored = slopes(lambda t: scipy.stats.truncnorm.logpdf(-40.5, -np.inf, t[0]), [-40.0])
+    assert mirrored == pytest.approx(-40.0249688, rel=1e-8)
+    at_edge = slopes(lambda t: scipy.stats.truncnorm.logpdf(-1.0, t[0], t[1]), [-1.0, 2.0])
+    mass, density = scipy.stats.norm.cdf(2.0) - scipy.stats.norm.cdf(-1.0), scipy.stats.norm.pdf([-1.0, 2.0])
+    np.testing.assert_allclose(at_edge, [density[0] / mass, -density[1] / mass], rtol=1e-13)
+    np.testing.assert_array_equal(slopes(lambda t: scipy.stats.truncnorm.pdf(3.0, t[0], t[1]), [-1.0, 2.0]), 0.0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_quantile_at_an_end_of_the_support_moves_as_that_end_does(engine: str | None) -> None:
+    def first(t: Any) -> Any:
+        return np.sum(scipy.stats.expon.ppf([0.0, 0.5], t[0], t[1]))
+
+    np.testing.assert_allclose(slopes(first, [0.2, 2.0], engine), [2.0, np.log(2.0)], rtol=1e-14)
+
+    def infinite(t: Any) -> Any:
+        return np.sum(np.where([True, False, True], 0.0, scipy.stats.norm.ppf([0.0, 0.5, 1.0], t[0], t[1])))
+
+    np.testing.assert_array_equal(slopes(infinite, [0.2, 2.0], engine), [1.0, 0.0])
+    assert slopes(lambda t: scipy.stats.pareto.isf(1e-300, t[0]), [300.0], engine) == pytest.approx(-np.log(10.0) / 30)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_of_a_covariance_the_lower_triangle_counts_as_for_scipy(engine: str | None) -> None:
+    found = slopes(
+        lambda t: np.sum(scipy.stats.multivariate_normal.logpdf(POINTS, [0.0, 0.0], np.reshape(t, (2, 2)))),
+        [2.0, 0.5, 0.5, 1.0],
+        engine,
+    )
+    inverse = np.linalg.inv([[2.0, 0.5], [0.5, 1.0]])
+    full = 0.5 * (inverse @ POINTS.T @ POINTS @ inverse - len(POINTS) * inverse)
+    np.testing.assert_allclose(found, [full[0, 0], 0.0, 2.0 * full[1, 0], full[1, 1]], rtol=1e-12)
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "singular": (
+        lambda t: scipy.stats.multivariate_normal.logpdf(t, [0.0, 0.0], np.eye(2), allow_singular=True),
+        r"multivariate_normal\.logpdf` with `allow_singular=True`",
+    ),
+    "covariance": (
+        lambda t: scipy.stats.multivariate_normal.logpdf(t, [0.0, 0.0], scipy.stats.Covariance.from_diagonal([1, 2])),
+        "Give it the matrix: its attribute `covariance`",
+    ),
+    "sample": (
+        lambda t: scipy.stats.multivariate_normal(t, np.eye(2)).rvs(),
+        r"no derivative .*multivariate_normal.rvs",
+    ),
+    "groups": (lambda t: np.sum(np.add.reduceat(t, [1, 0])), "reduceat` with indices that do not increase"),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_distribution_in_another_form_is_refused_with_what_to_write(case: str, engine: str | None) -> None:
+    fun, sentence = REFUSED[case]
+    with pytest.raises(dagad.NotDifferentiableError, match=sentence):
+        slopes(fun, [0.2, 0.4], engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_small_sum_of_exponentials_before_a_large_one_keeps_its_slopes(engine: str | None) -> None:
+    at = np.array([-900.0, -901.0, 0.0, 800.0])
+    found = slopes(lambda t: np.logaddexp.accumulate(t)[1], at, engine)
+    share = 1.0 / (1.0 + np.exp(-1.0))
+    np.testing.assert_allclose(found, [share, 1.0 - share, 0.0, 0.0], rtol=1e-14)
+
+
+OBSERVED = np.array([0, 1, 1, 0, 2, 1, 0, 0, 2, 1, 0, 1]).reshape(4, 3)  # four sequences of three
+
+
+def forward(sequences: Any, t: Any) -> Any:
+    """The logarithm of a likelihood of hidden states, as one would write it with numpy."""
+    moves = np.reshape(t[:4], (2, 2)) - np.logaddexp.reduce(np.reshape(t[:4], (2, 2)), axis=1, keepdims=True)
+    shown = np.reshape(t[4:], (2, 3)) - np.logaddexp.reduce(np.reshape(t[4:], (2, 3)), axis=1, keepdims=True)
+    total = 0.0
+    for sequence in sequences:
+        alpha = shown[:, sequence[0]] - np.log(2.0)
+        for seen in sequence[1:]:
+            alpha = np.logaddexp.reduce(alpha[:, None] + moves, axis=0) + shown[:, seen]
+        total = total + np.logaddexp.reduce(alpha)
+    return total
+
+
+def enumerated(t: Any) -> Any:
+    """The same by all paths, without logarithms."""
+    moves, shown = np.exp(np.reshape(t[:4], (2, 2))), np.exp(np.reshape(t[4:], (2, 3)))
+    moves, shown = moves / np.sum(moves, axis=1, keepdims=True), shown / np.sum(shown, axis=1, keepdims=True)
+    total: Any = 0.0
+    for sequence in OBSERVED:
+        likelihood: Any = 0.0
+        for path in itertools.product(range(2), repeat=3):
+            weight: Any = 0.5
+            for before, now in itertools.pairwise(path):
+                weight = weight * moves[before, now]
+            for state, seen in zip(path, sequence, strict=True):
+                weight = weight * shown[state, seen]
+            likelihood = likelihood + weight
+        total = total + np.log(likelihood)
+    return total
+
+
+def mixed(rows: Any, t: Any) -> Any:
+    """A density of two variables whose covariance is made of parameters."""
+    root = np.array([[1.0, 0.0], [0.4, 1.0]]) * t[0] + np.eye(2)
+    return np.sum(scipy.stats.multivariate_normal(t[:2], root @ root.T).logpdf(rows))
+
+
+def test_hidden_states_and_mixed_normals_are_right_on_every_scheduler(scheduler: Any) -> None:
+    t = np.linspace(-0.5, 0.8, 10)
+
+    def states(t: Any, where: Any = scheduler) -> Any:
+        return dagad.reduce_sum(forward, OBSERVED, t, grainsize=2, scheduler=where)
+
+    np.testing.assert_allclose(dagad.grad(states)(t), dagad.grad(enumerated)(t), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(dagad.hessian(states)(t), dagad.hessian(enumerated)(t), rtol=1e-11, atol=1e-13)
+    for fun, rows in ((forward, OBSERVED), (mixed, POINTS)):
+        found, here = (
+            dagad.value_and_grad(
+                lambda t, w=w, fun=fun, rows=rows: dagad.reduce_sum(fun, rows, t, grainsize=2, scheduler=w)
+            )(t)
+            for w in (scheduler, "sync")
+        )
+        assert found[0] == here[0]
+        np.testing.assert_array_equal(found[1], here[1])
+    whole = dagad.grad(lambda t: mixed(POINTS, t))(t)
+    np.testing.assert_allclose(
+        dagad.grad(lambda t: dagad.reduce_sum(mixed, POINTS, t, grainsize=7, scheduler=scheduler))(t), whole, rtol=1e-12
+    )
