@@ -354,7 +354,9 @@ def test_a_call_sends_a_program_once_and_a_value_leaves_nothing() -> None:
     assert {len(worker.programs) for worker in lines.by_address.values()} == {n_kernels}
 
 
-def test_a_number_that_was_expected_and_is_none_is_recorded_before_the_call_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_was_expected_and_is_none_is_recorded_before_the_call_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = Plan(40, 3)
     for name in ("tree", "integers and trees"):
         here, _, _ = pair(name, plan, policy=Keep())
