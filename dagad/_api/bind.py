@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dagad._config import setting
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError, SchedulerLostError
-from dagad._executors.checkpointed import remembered_grainsize
+from dagad._executors.checkpointed import is_checkpointed, remembered_grainsize
 from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.linearization import is_scalar
@@ -87,11 +87,13 @@ def read_arguments(
     is_nested = False
     for leaf in leaves:
         is_nested = is_nested or type(leaf._value) in pytree.TRACED
-    if leaves and later is NOTHING and (is_nested or not is_copied or options["policy"] is not None):
+    runs_again = is_checkpointed()  # which keeps values on disk, and no tapes
+    if leaves and later is NOTHING and (is_nested or not is_copied or runs_again or options["policy"] is not None):
         asked: Any = kernel if isinstance(kernel, type) else kernel(function)  # not made where its class says all
         key = owner, plan.key, kernel if asked is kernel else asked.signature
         was_number = _WAS_NUMBER.find(key)
         later = _read_later(policy, leaves, is_nested, bool(was_number) and asked.is_reduction)
+        later = ALL if runs_again and later.arguments else later
         if later.rows or (later.arguments and not is_copied):
             parts, _ = _with_constants(f, shared, is_traced, True)
             function, columns = ChunkFunction(*parts, engine, mode.policy, are_directions_divided()), columns.copied()

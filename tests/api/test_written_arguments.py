@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import autograd
@@ -82,6 +83,18 @@ def loop(reduction: Callable[..., Any], is_written: bool, scheduler: Any) -> Cal
 def test_derivatives_are_of_what_arrays_held_when_a_reduction_was_called(name: str, mode: str, scheduler: Any) -> None:
     written, new = (loop(REDUCTIONS[name], is_written, scheduler) for is_written in (True, False))
     np.testing.assert_allclose(MODES[mode](written)(0.7), MODES[mode](new)(0.7), rtol=1e-13)
+
+
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+@pytest.mark.parametrize("mode", ["grad", "jacrev", "hvp", "evaluate"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_derivatives_under_a_checkpoint_are_of_what_arrays_held(
+    name: str, mode: str, scheduler: Any, tmp_path: Path
+) -> None:
+    written, new = (loop(REDUCTIONS[name], is_written, scheduler) for is_written in (True, False))
+    with dagad.checkpoint(tmp_path / "written"):
+        found = MODES[mode](written)(0.7)
+    np.testing.assert_allclose(found, MODES[mode](new)(0.7), rtol=1e-13)
 
 
 def test_rows_of_a_number_are_copied_once_and_no_more() -> None:
