@@ -96,7 +96,9 @@ def read_arguments(
         later = ALL if runs_again and later.arguments else later
         if later.rows or (later.arguments and not is_copied):
             parts, _ = _with_constants(f, shared, is_traced, True)
-            function, columns = ChunkFunction(*parts, engine, mode.policy, are_directions_divided()), columns.copied()
+            function = ChunkFunction(*parts, engine, mode.policy, are_directions_divided())
+            # What arrives on workers that are threads of this process is a view that is taken for frozen.
+            columns = columns.lasting_elsewhere() if place.remote else columns.copied()
     if later.rows:
         columns = columns.lasting_elsewhere() if place.remote else columns.lasting()
     return Arguments(function, plan, columns, leaves, len(theta), place, policy, owner, key, was_number)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._api.bind import Arguments, copies, read_arguments
+from dagad._api.bind import Arguments, read_arguments
 from dagad._api.outer import differentiable
 from dagad._api.reductions import bound
 from dagad._errors import PlanError
@@ -213,7 +213,7 @@ def map_reduce(
     runs = _runs(read, combine)
     kept = with_arrays(combine, snapshot) if read.leaves else combine  # who pulls later reads what its arrays hold now
     with unchanged(combine):
-        parts = differentiable(_by_runs(read, combine if copies(read.place) else kept, runs), read.leaves)
+        parts = differentiable(_by_runs(read, kept, runs), read.leaves)
     leaves = iter(parts.stacked)
     values = [
         pytree.unflatten(note.treedef, [next(leaves) for _ in range(note.treedef.num_leaves)]) for note in parts.note

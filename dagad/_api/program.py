@@ -13,10 +13,11 @@ from dagad._errors import ArgumentsError, NotDifferentiableError, PortabilityErr
 from dagad._sources.rows import BY_COLUMN
 from dagad._tracebacks import warn
 from dagad._tracing.forward import push
+from dagad._tracing.patches import patches
 from dagad._tracing.tape import pull, record
 from dagad._types import Argnums, Args, Cotangent, Function, Kwargs, Leaf, Tree, Value
 from dagad._values import pytree
-from dagad._values.canonical import canonical, handed_out, is_future, library_of
+from dagad._values.canonical import canonical, handed_out, is_future, library_of, snapshot
 from dagad._values.fingerprint import identity_of
 from dagad._values.partition import Partition
 from dagad._words import a, argument_of, described, name_of
@@ -124,6 +125,8 @@ class Program:
                     f"{self._tangent_of(place)} has another structure than the argument. Give one number or array for "
                     "each of the argument's, in the same containers; None where nothing moves."
                 ) from error
+            if patches.somebody_traces():  # whose tape keeps them
+                parts = list(map(snapshot, parts))
             if all(map(_is_like, parts, partition.taken)):  # nearly always
                 found.extend(parts)
             else:

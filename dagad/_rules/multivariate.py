@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -20,7 +21,7 @@ from dagad._rules.scipy_rules import f
 from dagad._tracing import refusals
 from dagad._tracing.operands import gathered
 from dagad._tracing.patches import Swap
-from dagad._types import Args, Array, Function, Kwargs
+from dagad._types import Args, Array, Function, Kwargs, Shape
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -64,17 +65,22 @@ def dirichlet(xp: Any, special: Any, x: Array, alpha: Array) -> Any:
     return _squeezed(xp, scale + xp.sum(special.xlogy(alpha - 1.0, xp.transpose(x)), axis=-1))
 
 
-def multinomial(xp: Any, special: Any, x: Array, n: Array, p: Array) -> Any:
-    """Return the logarithm of the mass of counts, which are the last axis, where it is not zero."""
+def summing_to_one(xp: Any, p: Array) -> Any:
+    """Return probabilities of which the last one is what the others leave, if it is not yet, as scipy does."""
     others = 1.0 - xp.sum(p[..., :-1], axis=-1, keepdims=True)
     off = xp.abs(1.0 - xp.sum(p, axis=-1, keepdims=True)) > ROUNDING
-    p = xp.concatenate([p[..., :-1], xp.where(off, others, p[..., -1:])], axis=-1)
+    return xp.concatenate([p[..., :-1], xp.where(off, others, p[..., -1:])], axis=-1)
+
+
+def multinomial(xp: Any, special: Any, x: Array, n: Array, p: Array) -> Any:
+    """Return the logarithm of the mass of counts, which are the last axis, where it is not zero."""
+    p = summing_to_one(xp, p)
     return special.gammaln(n + 1.0) + xp.sum(special.xlogy(x, p) - special.gammaln(x + 1.0), axis=-1)
 
 
 def _multinomial(xp: Any, special: Any, x: Array, n: Array, p: Array) -> Any:
     """Return the same, without a slope where there is no mass."""
-    counts, total = np.asarray(plain(x)), np.asarray(plain(n))
+    counts, total = np.asarray(plain(x)), np.asarray(plain(n)).astype(int)  # scipy cuts off what is no count
     inside = np.isfinite(of.multinomial.logpmf(counts, total, plain(p)))
     return xp.where(inside, multinomial(xp, special, np.where(inside[..., None], counts, 0), total, p), 0.0)
 
@@ -84,6 +90,32 @@ FORMULAS: dict[str, tuple[Function, Function, str]] = {
     "multivariate_normal": (normal, normal, "pdf"),
     "dirichlet": (dirichlet, dirichlet, "pdf"),
     "multinomial": (multinomial, _multinomial, "pmf"),
+}
+
+
+def check_shapes(name: str, stock: Function, parts: Sequence[Any]) -> None:
+    """Raise what scipy raises of parameters of such shapes, whatever they hold."""
+    shapes = [None if part is None else np.shape(part) for part in parts]
+    stock(getattr(of, name), *(_LIKE[name](number, shape) for number, shape in enumerate(shapes)))
+
+
+def _like_normal(number: int, shape: Shape | None) -> Any:
+    is_matrix = number == 2 and shape is not None and len(shape) == 2
+    return None if shape is None else np.eye(*shape) if is_matrix else np.ones(shape)
+
+
+def _like_shares(number: int, shape: Shape) -> Any:
+    return np.ones(shape) if number else np.full(shape, 1.0 / (shape[0] if shape else 1))
+
+
+def _like_counts(number: int, shape: Shape) -> Any:
+    return np.full(shape, 1.0 / shape[-1]) if number == 2 and shape else np.zeros(shape, int)
+
+
+_LIKE: dict[str, Function] = {
+    "multivariate_normal": _like_normal,
+    "dirichlet": _like_shares,
+    "multinomial": _like_counts,
 }
 # Parameters that each may have, and where one of scipy's that has some keeps them.
 _KEPT: dict[str, tuple[tuple[Any, ...], Function]] = {

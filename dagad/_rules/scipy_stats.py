@@ -72,6 +72,18 @@ def _genextreme(z: Array, c: Array) -> Any:
     return -(1.0 - c) * y - anp.exp(-y)
 
 
+def _exponnorm(z: Array, k: Array) -> Any:
+    """Return the logarithm of the density of a normal variable and k times an exponential one.
+
+    Where the tail of the normal one is asked for, its square and that of 1/k cancel: there it is taken in parts.
+    """
+    u = 1.0 / k - z
+    near = plain(u) > 0.0
+    scaled = anp.log(0.5 * f.erfcx(anp.where(near, u, 0.0) / np.sqrt(2.0))) - 0.5 * z**2
+    plainly = 0.5 / k**2 - z / k + f.log_ndtr(anp.where(near, 0.0, -u))
+    return anp.where(near, scaled, plainly) - anp.log(k)
+
+
 def _log_mass(a: Array, b: Array) -> Any:
     """Return the logarithm of what a normal distribution has between two numbers, from the tail that is nearer."""
     above = plain(a) > 0.0
@@ -106,7 +118,7 @@ DENSITIES: dict[str, Function] = {
     "f": _f,
     "fisk": lambda z, c: anp.log(c) + f.xlogy(c - 1.0, z) - 2.0 * _log1p_power(z, c),
     "gennorm": lambda z, b: anp.log(0.5 * b) - special.gammaln(1.0 / b) - anp.abs(z) ** b,
-    "exponnorm": lambda z, k: (0.5 / k - z) / k + f.log_ndtr(z - 1.0 / k) - anp.log(k),
+    "exponnorm": lambda z, k: _exponnorm(z, k),
     "vonmises": lambda z, k: k - anp.abs(k) - 2.0 * k * anp.sin(0.5 * z) ** 2 - anp.log(2.0 * np.pi * f.i0e(k)),
     "genpareto": lambda z, c: -(c + 1.0) * _log1p_by(c, z),
     "genextreme": _genextreme,
@@ -162,7 +174,7 @@ QUANTILES: dict[str, tuple[Function, Function]] = {
     "expon": (lambda q: -anp.log1p(-q), lambda q: -anp.log(q)),
     "laplace": (lambda q: _laplace_quantile(q), lambda q: -_laplace_quantile(q)),
     "logistic": (lambda q: f.logit(q), lambda q: -f.logit(q)),
-    "cauchy": (lambda q: -1.0 / anp.tan(np.pi * q), lambda q: 1.0 / anp.tan(np.pi * q)),
+    "cauchy": (lambda q: _cauchy_quantile(q), lambda q: -_cauchy_quantile(q)),
     "gumbel_r": (lambda q: -anp.log(-anp.log(q)), lambda q: -anp.log(-anp.log1p(-q))),
     "gumbel_l": (lambda q: anp.log(-anp.log1p(-q)), lambda q: anp.log(-anp.log(q))),
     "halfnorm": (lambda q: -f.ndtri(0.5 * (1.0 - q)), lambda q: -f.ndtri(0.5 * q)),
@@ -176,6 +188,15 @@ QUANTILES: dict[str, tuple[Function, Function]] = {
     "beta": (lambda q, a, b: f.betaincinv(a, b, q), lambda q, a, b: f.betainccinv(a, b, q)),
     "t": (lambda q, df: f.stdtrit(df, q), lambda q, df: -f.stdtrit(df, q)),
 }
+
+
+def _cauchy_quantile(q: Array) -> Any:
+    """Return tan(pi (q - 1/2)), from the next of the two tails and the median."""
+    held = plain(q)
+    low, high = held < 0.25, held > 0.75
+    middle = anp.tan(np.pi * (anp.where(low | high, 0.5, q) - 0.5))
+    below, above = anp.where(low, q, 0.25), 1.0 - anp.where(high, q, 0.75)
+    return anp.where(low, -1.0 / anp.tan(np.pi * below), anp.where(high, 1.0 / anp.tan(np.pi * above), middle))
 
 
 def _laplace_quantile(q: Array) -> Any:

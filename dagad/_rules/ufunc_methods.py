@@ -27,11 +27,12 @@ def _log_sum(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
     return anp.reshape(found, np.shape(np.max(held, axis, keepdims=keepdims, initial=-np.inf)))
 
 
-def log_sums(a: Array, axis: int, xp: Any, pairwise: Function) -> Any:
+def log_sums(a: Array, axis: int | None, xp: Any, pairwise: Function) -> Any:
     """Return logarithms of sums of exponentials up to each entry: twice as far back in each round.
 
     So no small sum is taken relative to a large one that comes later, as it would be with one maximum for all.
     """
+    axis = axis or 0  # None of arrays of one axis
     a = xp.moveaxis(a, axis, 0)
     shift = 1
     while shift < len(a):
@@ -40,7 +41,7 @@ def log_sums(a: Array, axis: int, xp: Any, pairwise: Function) -> Any:
     return xp.moveaxis(a, 0, axis)
 
 
-def _log_sums(a: Array, axis: int = 0) -> Any:
+def _log_sums(a: Array, axis: int | None = 0) -> Any:
     return log_sums(a, axis, anp, anp.logaddexp)
 
 
@@ -49,25 +50,26 @@ def _reduce(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
     return reduce(a, axis, keepdims=keepdims)
 
 
-def _accumulate(a: Array, axis: int = 0) -> Any:
-    return np.logaddexp.accumulate(a, axis)
+def _accumulate(a: Array, axis: int | None = 0) -> Any:
+    return np.logaddexp.accumulate(a, axis or 0)
 
 
 def numbers_of(indices: Sequence[int] | Array, length: int) -> Any:
     """Return the first entry that `np.add.reduceat` adds up, and the number of the sum for each from there on."""
-    firsts = np.asarray(indices)
+    firsts = np.asarray(indices).astype(np.intp)
+    np.add.reduceat(np.zeros(length), firsts)  # raises what numpy raises
     lengths = np.diff(np.append(firsts, length))
-    if firsts.ndim != 1 or np.any(lengths <= 0):  # of such a group numpy gives its first entry, and no empty sum
+    if np.any(lengths <= 0):  # of such a group numpy gives its first entry, and no empty sum
         raise NotDifferentiableError(refusals.of_function("np.add.reduceat", " with indices that do not increase"))
     return int(firsts[0]) if len(firsts) else length, np.repeat(np.arange(len(firsts)), lengths)
 
 
-def _sums(a: Array, indices: Sequence[int], axis: int = 0) -> Any:
-    return np.add.reduceat(a, indices, axis)
+def _sums(a: Array, indices: Sequence[int], axis: int | None = 0) -> Any:
+    return np.add.reduceat(a, np.asarray(indices).astype(np.intp), axis or 0)
 
 
 def _pull_sums(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
-    axis = kwargs.get("axis", 0)
+    axis = kwargs.get("axis", 0) or 0
     first, numbers = numbers_of(args[1], np.shape(plain(args[0]))[axis])
 
     def pull(cotangent: Cotangent) -> tuple[Any]:
@@ -79,7 +81,7 @@ def _pull_sums(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Func
 
 
 def _push_sums(argnums: Argnums, tangents: Sequence[Any], ans: Value, args: Args, kwargs: Kwargs) -> Any:
-    numbers_of(args[1], np.shape(plain(args[0]))[kwargs.get("axis", 0)])  # for what it refuses
+    numbers_of(args[1], np.shape(plain(args[0]))[kwargs.get("axis", 0) or 0])  # for what it refuses
     return WRITTEN["add.reduceat"](tangents[0], *args[1:], **kwargs)
 
 

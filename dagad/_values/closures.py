@@ -91,6 +91,8 @@ def _merged(template: Template, partitions: Sequence[Partition], values: Sequenc
 def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
     """Return a function with `take(array)` for the arrays in its closures, defaults and partials, and in its helpers'.
 
+    Those in tuples there are arrays of its closures, too.
+
     It is the function itself where `take` changes none of them. Functions that share a variable go on sharing it.
     """
     bare = fun.fun if kind_of(type(fun)) is WRAPPER else fun
@@ -98,8 +100,11 @@ def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
         return fun  # nearly always
     if not _is_looked_into(fun):
         return fun
-    # A decorated helper stays as it is: its identity may count, as that of autograd's primitives does.
-    parts, owners = held_by(fun, lambda part: _is_looked_into(part) and not _is_decorated(part))
+    # A decorated helper stays as it is: its identity may count, as that of autograd's primitives does. So do lists and
+    # dicts, which a function may fill; a tuple is another one.
+    parts, owners = held_by(
+        fun, lambda part: type(part) is tuple or (_is_looked_into(part) and not _is_decorated(part))
+    )
     changed = {}
     for key, part in parts.items():
         if type(part) is np.ndarray and (new := take(part)) is not part:

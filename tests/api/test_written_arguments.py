@@ -142,6 +142,70 @@ def test_a_function_that_gave_a_number_before_has_derivatives_of_what_arrays_hel
     assert found[0] == pytest.approx(found[1], rel=1e-13)
 
 
+def in_a_tuple(rows: Any, p: Any, scale: Any, **options: Any) -> Any:
+    held = (scale, 2.0)
+    return dagad.reduce_sum(lambda rows, p: vector(rows, p, held[0]) * held[1], rows, p, **options)
+
+
+def as_a_default(rows: Any, p: Any, scale: Any, **options: Any) -> Any:
+    return dagad.reduce_sum(lambda rows, p, held=(scale,): vector(rows, p, held[0]), rows, p, **options)
+
+
+def combined_by(rows: Any, p: Any, scale: Any, **options: Any) -> Any:
+    return dagad.map_reduce(
+        lambda rows, p: np.sum(rows + 1.0) * np.sin(p), lambda a, b: a * b * scale, rows, p, **options
+    )
+
+
+def of_rows_alone(rows: Any, p: Any, scale: Any, **options: Any) -> Any:
+    return dagad.reduce_sum(lambda rows, p: np.sum(rows * p) * np.ones(2), rows, p, **options)
+
+
+HELD = [in_a_tuple, as_a_default, combined_by, of_rows_alone]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("mode", ["grad", "vjp", "jacrev", "hessian", "hvp", "grad of grad"])
+@pytest.mark.parametrize("reduction", HELD)
+def test_arrays_in_tuples_and_of_what_combines_are_as_they_were(reduction: Any, mode: str, scheduler: Any) -> None:
+    written, new = (loop(reduction, is_written, scheduler) for is_written in (True, False))
+    np.testing.assert_allclose(MODES[mode](written)(0.7), MODES[mode](new)(0.7), rtol=1e-13)
+
+
+@pytest.mark.parametrize("mode", ["grad", "jacrev"])
+@pytest.mark.parametrize("reduction", HELD)
+def test_workers_that_share_this_process_copy_rows_and_what_functions_hold(reduction: Any, mode: str) -> None:
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
+        written, new = (loop(reduction, is_written, client) for is_written in (True, False))
+        np.testing.assert_allclose(MODES[mode](written)(0.7), MODES[mode](new)(0.7), rtol=1e-13)
+
+
+INNER: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "jvp": lambda fun, p, v: dagad.jvp(fun, (p,), (v,))[1],
+    "hvp": lambda fun, p, v: dagad.hvp(lambda p: np.sum(fun(p)), p, v),
+    "vjp": lambda fun, p, v: dagad.vjp(fun, p)[1](v)[0],
+}
+
+
+@pytest.mark.parametrize("outer", ["grad", "hessian", "vjp"])
+@pytest.mark.parametrize("inner", INNER)
+def test_tangents_and_cotangents_that_are_written_to_later_are_as_they_were(
+    inner: str, outer: str, scheduler: Any
+) -> None:
+    def reduction(p: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, p: np.sum(rows) * np.exp(p), ROWS, p, grainsize=2, scheduler=scheduler)
+
+    def program(p: Any, is_written: bool) -> Any:
+        v = np.ones(2)
+        found = INNER[inner](reduction, p, v)
+        if is_written:
+            v[:] = 5.0
+        return np.sum(found)
+
+    written, new = (MODES[outer](partial(program, is_written=one))(np.array([0.7, 0.4])) for one in (True, False))
+    np.testing.assert_allclose(written, new, rtol=1e-13)
+
+
 @pytest.mark.parametrize("mode", ["grad", "hessian", "jacrev"])
 def test_workers_that_are_threads_of_this_process_see_arrays_as_they_were(mode: str) -> None:
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:

@@ -83,6 +83,47 @@ def test_of_a_covariance_the_lower_triangle_counts_as_for_scipy(engine: str | No
     np.testing.assert_allclose(found, [full[0, 0], 0.0, 2.0 * full[1, 0], full[1, 1]], rtol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_counts_are_cut_off_and_have_no_slope_as_for_scipy(engine: str | None) -> None:
+    def half(t: Any) -> Any:
+        return scipy.stats.multinomial.pmf([1, 2], 3.5, np.concatenate([t, 1.0 - t]))
+
+    assert slopes(half, [0.3], engine) == pytest.approx(3 * 0.7 * (0.7 - 2 * 0.3))
+    np.testing.assert_array_equal(
+        slopes(lambda t: scipy.stats.multinomial.logpmf([1, 2], t[0], [0.3, 0.7]), [3.0], engine), [0.0]
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_little_of_an_exponential_variable_and_quantiles_of_cauchy_keep_their_digits(engine: str | None) -> None:
+    for k in (1e-3, 1e-4, 1e-6):  # the density is that of a normal variable moved by k, to second order
+        found = slopes(lambda t: scipy.stats.exponnorm.logpdf(2.0, t[0]), [k], engine)
+        assert found == pytest.approx(2.0 + 2.0 * k, rel=5e-6)
+    near = slopes(lambda t: scipy.stats.cauchy.ppf(t[0]), [0.5 + 1e-8], engine)
+    assert near == pytest.approx(np.pi, rel=1e-14)
+    q = 1.0 - 1e-10
+    above = slopes(lambda t: scipy.stats.cauchy.ppf(t[0]), [q], engine)
+    assert above == pytest.approx(1.0 / (np.pi * (1.0 - q) ** 2), rel=1e-12)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize(
+    ("fun", "at"),
+    [
+        (lambda t: np.sum(scipy.stats.dirichlet.pdf(np.full((2, 3, 4), 0.2), t)), [1.0, 2.0]),
+        (lambda t: scipy.stats.multivariate_normal.logpdf([1.0, 2.0], [[0.0], [0.0]], np.eye(2) * t), [2.0]),
+        (lambda t: scipy.stats.multinomial.pmf([6], 6, t), [0.5, 0.5]),
+        (lambda t: np.sum(np.add.reduceat(t, [-1])), [1.0, 2.0]),
+    ],
+)
+def test_shapes_and_groups_that_scipy_and_numpy_refuse_are_their_errors_compiled(fun: Any, at: Any) -> None:
+    with pytest.raises((ValueError, IndexError)) as theirs:
+        fun(np.asarray(at))
+    with pytest.raises((ValueError, IndexError)) as ours:
+        slopes(fun, at, "jax")
+    assert type(ours.value) is type(theirs.value)
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "singular": (
         lambda t: scipy.stats.multivariate_normal.logpdf(t, [0.0, 0.0], np.eye(2), allow_singular=True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,6 +25,7 @@ def of_several(function: Function, args: Args, kwargs: Kwargs) -> Any:
     from dagad._rules.multivariate import (  # needs scipy.stats, which is there: this is of it
         FROZEN,
         METHODS,
+        check_shapes,
         freeze,
         read,
     )
@@ -37,6 +39,7 @@ def of_several(function: Function, args: Args, kwargs: Kwargs) -> Any:
     if not method:
         return freeze(name, function, args, kwargs)
     parts = [None if part is None else floating(part) for part in read(name, method, function, args, kwargs)]
+    check_shapes(name, function, parts)
     logarithm = functools.partial(formula, np, scipy.special)  # which ask what is traced
     around: Any = _WITH_ITS_DOMAIN.get(name, _anywhere)
     found = around(logarithm, *parts)
@@ -49,15 +52,20 @@ def _anywhere(formula: Function, *parts: Array) -> Any:
 
 def _shares(formula: Function, x: Array, alpha: Array) -> Any:
     """Return a density of shares, which are no less than zero and sum to one."""
-    total, lacks = jnp.sum(x, axis=0), len(x) != len(alpha)
-    sums = total <= 1.0 if lacks else jnp.abs(total - 1.0) <= 1e-9
-    column = jnp.reshape(alpha, (-1, *[1] * (jnp.ndim(x) - 1)))[: len(x)]
+    if len(x) != len(alpha):
+        x = jnp.concatenate([x, 1.0 - jnp.sum(x, axis=0, keepdims=True)])
+    column = jnp.reshape(alpha, (-1, *[1] * (jnp.ndim(x) - 1)))
+    sums = jnp.abs(jnp.sum(x, axis=0) - 1.0) <= 1e-9
     allowed = jnp.all(sums) & jnp.all((x > 0) | ((x == 0) & (column >= 1))) & jnp.all(alpha > 0)
     return formula(x, alpha) * jnp.where(allowed, 1.0, jnp.nan)
 
 
 def _counts(formula: Function, x: Array, n: Array, p: Array) -> Any:
     """Return a mass of counts: minus infinity, without a slope, for those that do not sum to n."""
+    from dagad._rules.multivariate import summing_to_one
+
+    x, n = jax.lax.stop_gradient(x), jnp.trunc(jax.lax.stop_gradient(n))
+    p = summing_to_one(jnp, p)
     inside = jnp.all((x >= 0) & (x == jnp.floor(x)), axis=-1) & (jnp.sum(x, axis=-1) == n)
     found = formula(jnp.where(inside[..., None], x, 0.0), n, p)
     allowed = (n >= 0) & jnp.all((p >= 0) & (p <= 1), axis=-1)

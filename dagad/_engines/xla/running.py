@@ -27,11 +27,12 @@ def _log_sum(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
     return jss.logsumexp(floating(a), axis=axis, keepdims=keepdims)
 
 
-def _log_sums(a: Array, axis: int = 0) -> Any:
+def _log_sums(a: Array, axis: int | None = 0) -> Any:
     return log_sums(floating(a), axis, jnp, corners.logaddexp)
 
 
-def _sums(a: Array, indices: Sequence[int] | Array, axis: int = 0) -> Any:
+def _sums(a: Array, indices: Sequence[int] | Array, axis: int | None = 0) -> Any:
+    axis = axis or 0
     if isinstance(indices, Tracer):
         raise NotDifferentiableError(refusals.of_function("np.add.reduceat", " with indices that are traced"))
     a = jnp.moveaxis(a, axis, 0)
