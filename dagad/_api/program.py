@@ -10,6 +10,7 @@ import numpy as np
 from dask.base import is_dask_collection
 
 from dagad._errors import ArgumentsError, NotDifferentiableError, PortabilityError, StructureError
+from dagad._executors.member import current_member
 from dagad._sources.rows import BY_COLUMN
 from dagad._tracebacks import warn
 from dagad._tracing.forward import push
@@ -125,14 +126,22 @@ class Program:
                     f"{self._tangent_of(place)} has another structure than the argument. Give one number or array for "
                     "each of the argument's, in the same containers; None where nothing moves."
                 ) from error
-            if patches.somebody_traces():  # whose tape keeps them
-                parts = list(map(snapshot, parts))
+            parts = self.as_they_are(parts)
             if all(map(_is_like, parts, partition.taken)):  # nearly always
                 found.extend(parts)
             else:
                 what = f"{self._tangent_of(place)}, or a part of it,"
                 found.extend(_moved(part, leaf, what) for part, leaf in zip(parts, partition.taken, strict=True))
         return found
+
+    def as_they_are(self, parts: list[Any]) -> list[Any]:
+        """Return tangents or cotangents that nobody can write into, where they may stay on somebody's tape.
+
+        Of members of a `vmap` the arrays themselves are looked at, to see whether one of them changes what others use.
+        """
+        if not patches.somebody_traces() or (current_member() and not any(map(pytree.is_traced, self.leaves))):
+            return parts
+        return list(map(snapshot, parts))
 
     def _tangent_of(self, place: int) -> str:
         """Return what sentences call the tangent of an argument."""

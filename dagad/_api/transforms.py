@@ -19,7 +19,7 @@ from dagad._tracebacks import public
 from dagad._tracing.patches import patches
 from dagad._types import Cotangent, Value
 from dagad._values import pytree
-from dagad._values.canonical import snapshot, snapshots
+from dagad._values.canonical import snapshots
 from dagad._values.work_arrays import kept
 from dagad._watching.watching import watched
 from dagad._words import described
@@ -216,8 +216,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         else:
             pytree.check_same_structure(treedef, given, "The cotangent has another structure than the value")
         seeds = [pytree.fitted(part, leaf, "A cotangent") for part, leaf in zip(parts, outputs, strict=True)]
-        if patches.somebody_traces():  # whose tape keeps them
-            seeds = list(map(snapshot, seeds))
+        seeds = program.as_they_are(seeds)
         with watched(program.name) as watch, like_here(VALUES_FIRST):
             gradients: tuple[Any, ...] = pullback(seeds)
             watch.gave_gradient(gradients)
