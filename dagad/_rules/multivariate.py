@@ -135,6 +135,8 @@ class Frozen:
         self._name, self._parameters = name, parameters
 
     def __getattr__(self, method: str) -> Function:
+        if method.startswith("_"):  # what Python, numpy or pickle ask of any object
+            raise AttributeError(method)
         if method not in _methods(self._name):
             raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{self._name}.{method}"))
         return functools.partial(getattr(getattr(of, self._name), method), **self._parameters)

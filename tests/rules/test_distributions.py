@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -147,6 +148,15 @@ def test_a_distribution_in_another_form_is_refused_with_what_to_write(case: str,
     fun, sentence = REFUSED[case]
     with pytest.raises(dagad.NotDifferentiableError, match=sentence):
         slopes(fun, [0.2, 0.4], engine)
+
+
+def test_a_distribution_with_traced_parameters_is_copied_like_any_object() -> None:
+    def copied(t: Any) -> Any:
+        made = copy.copy(scipy.stats.multivariate_normal(t, np.eye(2)))
+        assert not hasattr(made, "__array__")
+        return made.logpdf([1.0, 2.0])
+
+    np.testing.assert_allclose(slopes(copied, [0.2, 0.4]), [0.8, 1.6], rtol=1e-14)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
