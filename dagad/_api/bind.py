@@ -82,7 +82,7 @@ def read_arguments(
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     policy = mode.policy() if options["policy"] is None else checked_policy(options["policy"])
     owner, key, was_number = identity_of(f), None, None
-    is_copied = copies(place)
+    is_copied = place.remote and not getattr(place, "in_process", False)  # what is sent to another process is a copy
     later = ALL if mode.lasting and not is_copied else NOTHING
     is_nested = False
     for leaf in leaves:
@@ -117,11 +117,6 @@ def _with_constants(
         theta += one.taken
         bare += [one.bare()]
     return (make, len(hoisted), tuple(bare)), theta
-
-
-def copies(place: Scheduler) -> bool:
-    """Return whether what chunks are given there is a copy, as what is sent to another process."""
-    return bool(place.remote and not getattr(place, "in_process", False))
 
 
 class Later(NamedTuple):

@@ -123,9 +123,11 @@ _KEPT: dict[str, tuple[tuple[Any, ...], Function]] = {
     "dirichlet": (([1.0, 1.0],), lambda frozen: (frozen.alpha,)),
     "multinomial": ((1, [0.5, 0.5]), lambda frozen: (frozen.n, frozen.p)),
 }
-# Of scipy's methods, by qualified name: formula, owner, method; and of those whose owner has its parameters.
+# Of scipy's methods, by qualified name: formula, owner, method; those of owners that have their parameters; and what
+# gives these to which.
 METHODS: dict[str, tuple[Function, str, str]] = {}
 FROZEN: dict[str, Function] = {}
+FREEZING: dict[str, str] = {}
 
 
 class Frozen:
@@ -217,7 +219,7 @@ def _swaps() -> list[Swap]:
             swaps.append(swap(function, _ours(name, method, stock(function))))
             swaps.append(swap(with_parameters, _of_frozen(name, method)))
         swaps.append(swap(kind.__call__, _with_parameters(name, stock(kind.__call__))))
-        METHODS[kind.__call__.__qualname__] = (freeze, name, "")
+        FREEZING[kind.__call__.__qualname__] = name
     return swaps
 
 

@@ -27,12 +27,11 @@ def _log_sum(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
     return anp.reshape(found, np.shape(np.max(held, axis, keepdims=keepdims, initial=-np.inf)))
 
 
-def log_sums(a: Array, axis: int | None, xp: Any, pairwise: Function) -> Any:
+def log_sums(a: Array, axis: int, xp: Any, pairwise: Function) -> Any:
     """Return logarithms of sums of exponentials up to each entry: twice as far back in each round.
 
     So no small sum is taken relative to a large one that comes later, as it would be with one maximum for all.
     """
-    axis = axis or 0  # None of arrays of one axis
     a = xp.moveaxis(a, axis, 0)
     shift = 1
     while shift < len(a):
@@ -41,8 +40,15 @@ def log_sums(a: Array, axis: int | None, xp: Any, pairwise: Function) -> Any:
     return xp.moveaxis(a, 0, axis)
 
 
+def axis_of(a: Array, axis: int | None) -> int:
+    """Return the axis that a method of a ufunc goes along; None, which is that of a vector, is an error of others."""
+    if axis is None and np.ndim(plain(a)) != 1:
+        raise ValueError("this method takes one axis: `axis=None` is that of a vector")
+    return axis or 0
+
+
 def _log_sums(a: Array, axis: int | None = 0) -> Any:
-    return log_sums(a, axis, anp, anp.logaddexp)
+    return log_sums(a, axis_of(a, axis), anp, anp.logaddexp)
 
 
 def _reduce(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
@@ -50,8 +56,8 @@ def _reduce(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
     return reduce(a, axis, keepdims=keepdims)
 
 
-def _accumulate(a: Array, axis: int | None = 0) -> Any:
-    return np.logaddexp.accumulate(a, axis or 0)
+def _accumulate(a: Array, axis: Any = 0) -> Any:
+    return np.logaddexp.accumulate(a, axis)  # raises where None is no axis
 
 
 def numbers_of(indices: Sequence[int] | Array, length: int) -> Any:
@@ -64,12 +70,12 @@ def numbers_of(indices: Sequence[int] | Array, length: int) -> Any:
     return int(firsts[0]) if len(firsts) else length, np.repeat(np.arange(len(firsts)), lengths)
 
 
-def _sums(a: Array, indices: Sequence[int], axis: int | None = 0) -> Any:
-    return np.add.reduceat(a, np.asarray(indices).astype(np.intp), axis or 0)
+def _sums(a: Array, indices: Sequence[int], axis: Any = 0) -> Any:
+    return np.add.reduceat(a, np.asarray(indices).astype(np.intp), axis)
 
 
 def _pull_sums(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
-    axis = kwargs.get("axis", 0) or 0
+    axis = axis_of(args[0], kwargs.get("axis", 0))
     first, numbers = numbers_of(args[1], np.shape(plain(args[0]))[axis])
 
     def pull(cotangent: Cotangent) -> tuple[Any]:
@@ -81,7 +87,7 @@ def _pull_sums(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Func
 
 
 def _push_sums(argnums: Argnums, tangents: Sequence[Any], ans: Value, args: Args, kwargs: Kwargs) -> Any:
-    numbers_of(args[1], np.shape(plain(args[0]))[kwargs.get("axis", 0) or 0])  # for what it refuses
+    numbers_of(args[1], np.shape(plain(args[0]))[axis_of(args[0], kwargs.get("axis", 0))])  # for what it refuses
     return WRITTEN["add.reduceat"](tangents[0], *args[1:], **kwargs)
 
 

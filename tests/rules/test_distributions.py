@@ -13,6 +13,7 @@ import scipy.stats
 import dagad
 
 ENGINES = [None, pytest.param("jax", marks=pytest.mark.needs("jax"))]
+NO_AXIS: Any = None
 POINTS = np.random.default_rng(5).normal(size=(24, 2))
 
 
@@ -115,6 +116,8 @@ def test_a_little_of_an_exponential_variable_and_quantiles_of_cauchy_keep_their_
         (lambda t: scipy.stats.multivariate_normal.logpdf([1.0, 2.0], [[0.0], [0.0]], np.eye(2) * t), [2.0]),
         (lambda t: scipy.stats.multinomial.pmf([6], 6, t), [0.5, 0.5]),
         (lambda t: np.sum(np.add.reduceat(t, [-1])), [1.0, 2.0]),
+        (lambda t: np.sum(np.logaddexp.accumulate(np.ones((2, 2)) * t, axis=NO_AXIS)), [1.0, 2.0]),
+        (lambda t: np.sum(np.add.reduceat(np.ones((2, 2)) * t, [0], axis=NO_AXIS)), [1.0, 2.0]),
     ],
 )
 def test_shapes_and_groups_that_scipy_and_numpy_refuse_are_their_errors_compiled(fun: Any, at: Any) -> None:

@@ -23,6 +23,7 @@ def of_several(function: Function, args: Args, kwargs: Kwargs) -> Any:
     import scipy.special
 
     from dagad._rules.multivariate import (  # needs scipy.stats, which is there: this is of it
+        FREEZING,
         FROZEN,
         METHODS,
         check_shapes,
@@ -30,15 +31,15 @@ def of_several(function: Function, args: Args, kwargs: Kwargs) -> Any:
         read,
     )
 
-    if function.__qualname__ in FROZEN:
-        return FROZEN[function.__qualname__](*args, **kwargs)
-    if function.__qualname__ not in METHODS:
-        raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{function.__qualname__}"))
-    formula, name, method = METHODS[function.__qualname__]
-    args = args[1:]
-    if not method:
-        return freeze(name, function, args, kwargs)
-    parts = [None if part is None else floating(part) for part in read(name, method, function, args, kwargs)]
+    called = function.__qualname__
+    if called in FREEZING:
+        return freeze(FREEZING[called], function, args[1:], kwargs)
+    if called in FROZEN:
+        return FROZEN[called](*args, **kwargs)
+    if called not in METHODS:
+        raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{called}"))
+    formula, name, method = METHODS[called]
+    parts = [None if part is None else floating(part) for part in read(name, method, function, args[1:], kwargs)]
     check_shapes(name, function, parts)
     logarithm = functools.partial(formula, np, scipy.special)  # which ask what is traced
     around: Any = _WITH_ITS_DOMAIN.get(name, _anywhere)

@@ -15,7 +15,7 @@ from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.matrices import floating
 from dagad._engines.xla.protocols import METHODS
 from dagad._errors import NotDifferentiableError
-from dagad._rules.ufunc_methods import log_sums, numbers_of
+from dagad._rules.ufunc_methods import axis_of, log_sums, numbers_of
 from dagad._types import Array, Axis, Function
 
 
@@ -28,11 +28,11 @@ def _log_sum(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
 
 
 def _log_sums(a: Array, axis: int | None = 0) -> Any:
-    return log_sums(floating(a), axis, jnp, corners.logaddexp)
+    return log_sums(floating(a), axis_of(a, axis), jnp, corners.logaddexp)
 
 
 def _sums(a: Array, indices: Sequence[int] | Array, axis: int | None = 0) -> Any:
-    axis = axis or 0
+    axis = axis_of(a, axis)
     if isinstance(indices, Tracer):
         raise NotDifferentiableError(refusals.of_function("np.add.reduceat", " with indices that are traced"))
     a = jnp.moveaxis(a, axis, 0)
