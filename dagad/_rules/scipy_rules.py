@@ -1,8 +1,8 @@
 """Ufuncs of scipy.special: primitives for those that autograd has none of, with their partial derivatives.
 
 Imported when a process first meets a function of scipy's in a trace, since it needs scipy. A slope is a function of the
-value and the arguments; None where there is no derivative in closed form (most orders and degrees of freedom), which is
-refused. Formulas are those of Abramowitz and Stegun, or follow from the function's definition as a density's integral.
+value and the arguments; None where there is none (most orders), which is refused. Formulas are those of Abramowitz and
+Stegun, or follow from the function's definition as a density's integral; `incomplete` has those in shapes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 from autograd.scipy import special
 
 from dagad._errors import NotDifferentiableError
+from dagad._rules import incomplete
+from dagad._rules.incomplete import slope_in
 from dagad._rules.scipy_functions import defined
 from dagad._rules.tails import (
     ROOT_2PI,
@@ -103,6 +105,36 @@ def _binomial(k: Array, n: Array, p: Array) -> Any:
 
 def _powers(a: Array, b: Array, p: Array) -> Any:
     return f.xlogy(a, p) + f.xlog1py(b, -p)
+
+
+# In shapes and degrees of freedom: of functions that are made of incomplete gamma and beta functions
+
+_BELOW = slope_in(0, incomplete.gammainc)
+_OF_BETA = tuple(slope_in(number, incomplete.betainc) for number in range(2))
+
+
+def _below_f(n: Array, d: Array, x: Array) -> Any:
+    return special.betainc(0.5 * n, 0.5 * d, n * x / (n * x + d))
+
+
+_BELOW_F = tuple(slope_in(number, _below_f) for number in range(2))
+_BELOW_T = slope_in(0, incomplete.student(_t_density, special.betainc))
+
+
+def _times(sign: float, slope: Slope) -> Slope:
+    return lambda ans, *args: sign * slope(ans, *args)
+
+
+def _of_half(sign: float) -> Slope:
+    return lambda ans, v, x: 0.5 * sign * _BELOW(None, 0.5 * v, 0.5 * x)
+
+
+def _of_gamma_inverse(ans: Value, a: Array, p: Array) -> Any:
+    return -_BELOW(None, a, ans) / _gamma_density(a, ans)
+
+
+def _of_beta_inverse(number: int) -> Slope:
+    return lambda ans, a, b, p: -_OF_BETA[number](None, a, b, ans) / _beta_density(a, b, ans)
 
 
 def _gone(sign: float, slope: Slope) -> Slope:
@@ -238,27 +270,30 @@ MORE: dict[str, Slopes] = {
         lambda ans, a, m: ans * (special.psi(a + m) - special.psi(a)),
         lambda ans, a, m: ans * special.psi(a + m),
     ),
-    "betaincc": (None, None, _gone(-1.0, _beta_density)),
-    "betaincinv": (None, None, lambda ans, a, b, p: 1.0 / _beta_density(a, b, ans)),
-    "betainccinv": (None, None, lambda ans, a, b, p: -1.0 / _beta_density(a, b, ans)),
-    "gammaincinv": (None, lambda ans, a, p: 1.0 / _gamma_density(a, ans)),
-    "gammainccinv": (None, lambda ans, a, p: -1.0 / _gamma_density(a, ans)),
-    "chdtr": (None, lambda ans, v, x: 0.5 * _gamma_density(v / 2.0, x / 2.0)),
-    "chdtrc": (None, lambda ans, v, x: -0.5 * _gamma_density(v / 2.0, x / 2.0)),
+    "betaincc": (_times(-1.0, _OF_BETA[0]), _times(-1.0, _OF_BETA[1]), _gone(-1.0, _beta_density)),
+    "betaincinv": (_of_beta_inverse(0), _of_beta_inverse(1), lambda ans, a, b, p: 1.0 / _beta_density(a, b, ans)),
+    "betainccinv": (_of_beta_inverse(0), _of_beta_inverse(1), lambda ans, a, b, p: -1.0 / _beta_density(a, b, ans)),
+    "gammaincinv": (_of_gamma_inverse, lambda ans, a, p: 1.0 / _gamma_density(a, ans)),
+    "gammainccinv": (_of_gamma_inverse, lambda ans, a, p: -1.0 / _gamma_density(a, ans)),
+    "chdtr": (_of_half(1.0), lambda ans, v, x: 0.5 * _gamma_density(v / 2.0, x / 2.0)),
+    "chdtrc": (_of_half(-1.0), lambda ans, v, x: -0.5 * _gamma_density(v / 2.0, x / 2.0)),
     "gdtr": (
         lambda ans, a, b, x: x * _gamma_density(b, a * x),
-        None,
+        lambda ans, a, b, x: _BELOW(None, b, a * x),
         lambda ans, a, b, x: a * _gamma_density(b, a * x),
     ),
     "gdtrc": (
         lambda ans, a, b, x: -x * _gamma_density(b, a * x),
-        None,
+        lambda ans, a, b, x: -_BELOW(None, b, a * x),
         lambda ans, a, b, x: -a * _gamma_density(b, a * x),
     ),
-    "stdtr": (None, lambda ans, df, t: _t_density(df, t)),
-    "stdtrit": (None, lambda ans, df, p: 1.0 / _t_density(df, ans)),
-    "fdtr": (None, None, _gone(1.0, _f_density)),
-    "fdtrc": (None, None, _gone(-1.0, _f_density)),
+    "stdtr": (_BELOW_T, lambda ans, df, t: _t_density(df, t)),
+    "stdtrit": (
+        lambda ans, df, p: -_BELOW_T(None, df, ans) / _t_density(df, ans),
+        lambda ans, df, p: 1.0 / _t_density(df, ans),
+    ),
+    "fdtr": (*_BELOW_F, _gone(1.0, _f_density)),
+    "fdtrc": (_times(-1.0, _BELOW_F[0]), _times(-1.0, _BELOW_F[1]), _gone(-1.0, _f_density)),
     "pdtr": (None, _gone(-1.0, _poisson)),
     "pdtrc": (None, _gone(1.0, _poisson)),
     "bdtr": (None, None, _gone(-1.0, _binomial)),
@@ -308,10 +343,10 @@ MORE: dict[str, Slopes] = {
 
 # In place of autograd's own: those overflow for large shapes, cancel in a tail, or take other orders than scipy does.
 BETTER: dict[str, Slopes] = {
-    "betainc": (None, None, _gone(1.0, _beta_density)),
+    "betainc": (*_OF_BETA, _gone(1.0, _beta_density)),
     "expit": (lambda ans, x: ans * f.expit(-x),),
-    "gammainc": (None, _gone(1.0, _gamma_density)),
-    "gammaincc": (None, _gone(-1.0, _gamma_density)),
+    "gammainc": (_BELOW, _gone(1.0, _gamma_density)),
+    "gammaincc": (_times(-1.0, _BELOW), _gone(-1.0, _gamma_density)),
     "ive": (
         None,
         _in_real_numbers(_scaled_bessel(-1.0, lambda ans, v, x: ans * (v / x - anp.sign(x)) + f.ive(v + 1, x))),

@@ -1,8 +1,7 @@
 """Distributions of scipy.stats as traced arrays meet them: densities and masses, as functions of all parameters.
 
-Imported when a process records and has scipy.stats. The value is scipy's own. A density is given for the standard
-distribution; location and scale are common to all. Of the rest (`cdf`, `sf` and their logarithms) those are here that
-scipy.special has in closed form.
+Imported when a process records and has scipy.stats. The value is scipy's own. `densities` and `distribution_functions`
+have formulas of standard distributions; location and scale are common to all.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import scipy.stats as of
-from autograd.scipy import special
 
 from dagad._errors import NotDifferentiableError
+from dagad._rules.densities import DENSITIES, MASSES
+from dagad._rules.distribution_functions import QUANTILES, TAILS
 from dagad._rules.scipy_functions import primitive_of, stock, swap
 from dagad._rules.scipy_rules import f
 from dagad._tracing import refusals
@@ -28,180 +28,6 @@ from dagad._types import AnyDistribution, Array, Function
 from dagad._values import pytree
 
 plain = pytree.plain
-LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
-
-
-def _t(z: Array, df: Array) -> Any:
-    scale = special.gammaln((df + 1.0) / 2.0) - special.gammaln(df / 2.0) - 0.5 * anp.log(df * np.pi)
-    return scale - (df + 1.0) / 2.0 * anp.log1p(z**2 / df)
-
-
-def _normal(z: Array) -> Any:
-    return -(z**2) / 2.0 - LOG_ROOT_2PI
-
-
-def _gamma(z: Array, a: Array) -> Any:
-    return f.xlogy(a - 1.0, z) - z - special.gammaln(a)
-
-
-def _f(z: Array, n: Array, m: Array) -> Any:
-    scale = 0.5 * (m * anp.log(m) + n * anp.log(n)) - special.betaln(0.5 * n, 0.5 * m)
-    return scale + f.xlogy(0.5 * n - 1.0, z) - 0.5 * (n + m) * anp.log(m + n * z)
-
-
-def _log1p_power(z: Array, c: Array) -> Any:
-    """Return log(1 + z**c), from what of the two is small."""
-    small = plain(z) < 1.0
-    below, above = anp.where(small, z, 0.5), anp.where(small, 1.0, z)
-    return anp.where(small, anp.log1p(below**c), c * anp.log(above) + anp.log1p(above**-c))
-
-
-def _log1p_by(c: Array, z: Array) -> Any:
-    """Return log(1 + c z) / c; by its series, z (1 - u/2 + u^2/3 - ...) in u = c z, where that cancels."""
-    u = c * z
-    small = np.abs(plain(u)) < 0.1
-    near, far = anp.where(small, u, 0.0), anp.where(small, 1.0, u)
-    series: Any = 0.0
-    for power in range(17, 0, -1):
-        series = 1.0 / power - near * series
-    return anp.where(small, z * series, anp.log1p(far) / anp.where(small, 1.0, c))
-
-
-def _genextreme(z: Array, c: Array) -> Any:
-    y = _log1p_by(-c, z)
-    return -(1.0 - c) * y - anp.exp(-y)
-
-
-def _exponnorm(z: Array, k: Array) -> Any:
-    """Return the logarithm of the density of a normal variable and k times an exponential one.
-
-    Where the tail of the normal one is asked for, its square and that of 1/k cancel: there it is taken in parts.
-    """
-    u = 1.0 / k - z
-    near = plain(u) > 0.0
-    scaled = anp.log(0.5 * f.erfcx(anp.where(near, u, 0.0) / np.sqrt(2.0))) - 0.5 * z**2
-    plainly = 0.5 / k**2 - z / k + f.log_ndtr(anp.where(near, 0.0, -u))
-    return anp.where(near, scaled, plainly) - anp.log(k)
-
-
-def _log_mass(a: Array, b: Array) -> Any:
-    """Return the logarithm of what a normal distribution has between two numbers, from the tail that is nearer."""
-    above = plain(a) > 0.0
-    low, high = anp.where(above, -b, a), anp.where(above, -a, b)
-    has_low, has_high = np.isfinite(plain(low)), np.isfinite(plain(high))
-    upto = anp.where(has_high, f.log_ndtr(anp.where(has_high, high, 0.0)), 0.0)
-    rest = anp.where(has_low, f.log_ndtr(anp.where(has_low, low, 0.0)) - upto, -1.0)
-    return upto + anp.log1p(-anp.where(has_low, anp.exp(rest), 0.0))
-
-
-DENSITIES: dict[str, Function] = {
-    "norm": _normal,
-    "expon": lambda z: -z,
-    "laplace": lambda z: -anp.abs(z) - np.log(2.0),
-    "logistic": lambda z: -z - 2.0 * anp.logaddexp(0.0, -z),
-    "cauchy": lambda z: -np.log(np.pi) - anp.log1p(z**2),
-    "gumbel_r": lambda z: -z - anp.exp(-z),
-    "gumbel_l": lambda z: z - anp.exp(z),
-    "halfnorm": lambda z: -(z**2) / 2.0 - LOG_ROOT_2PI + np.log(2.0),
-    "halfcauchy": lambda z: np.log(2.0 / np.pi) - anp.log1p(z**2),
-    "rayleigh": lambda z: anp.log(z) - z**2 / 2.0,
-    "uniform": lambda z: 0.0 * z,
-    "t": _t,
-    "gamma": _gamma,
-    "invgamma": lambda z, a: -(a + 1.0) * anp.log(z) - 1.0 / z - special.gammaln(a),
-    "chi2": lambda z, df: _gamma(z / 2.0, df / 2.0) - np.log(2.0),
-    "beta": lambda z, a, b: f.xlogy(a - 1.0, z) + f.xlog1py(b - 1.0, -z) - special.betaln(a, b),
-    "lognorm": lambda z, s: _normal(anp.log(z) / s) - anp.log(s * z),
-    "weibull_min": lambda z, c: anp.log(c) + f.xlogy(c - 1.0, z) - z**c,
-    "pareto": lambda z, b: anp.log(b) - (b + 1.0) * anp.log(z),
-    "skewnorm": lambda z, a: np.log(2.0) + _normal(z) + f.log_ndtr(a * z),
-    "f": _f,
-    "fisk": lambda z, c: anp.log(c) + f.xlogy(c - 1.0, z) - 2.0 * _log1p_power(z, c),
-    "gennorm": lambda z, b: anp.log(0.5 * b) - special.gammaln(1.0 / b) - anp.abs(z) ** b,
-    "exponnorm": lambda z, k: _exponnorm(z, k),
-    "vonmises": lambda z, k: k - anp.abs(k) - 2.0 * k * anp.sin(0.5 * z) ** 2 - anp.log(2.0 * np.pi * f.i0e(k)),
-    "genpareto": lambda z, c: -(c + 1.0) * _log1p_by(c, z),
-    "genextreme": _genextreme,
-    "truncnorm": lambda z, a, b: _normal(z) - _log_mass(a, b),
-    "invgauss": lambda z, mu: -LOG_ROOT_2PI - 1.5 * anp.log(z) - ((z - mu) / mu) ** 2 / (2.0 * z),
-}
-MASSES: dict[str, Function] = {
-    "bernoulli": lambda k, p: f.xlogy(k, p) + f.xlog1py(1.0 - k, -p),
-    "binom": lambda k, n, p: -anp.log(n + 1.0) - special.betaln(n - k + 1.0, k + 1.0) + _powers(k, n - k, p),
-    "betabinom": lambda k, n, a, b: (
-        special.betaln(k + a, n - k + b)
-        - special.betaln(a, b)
-        - special.betaln(n - k + 1.0, k + 1.0)
-        - anp.log(n + 1.0)
-    ),
-    "geom": lambda k, p: anp.log(p) + f.xlog1py(k - 1.0, -p),
-    "nbinom": lambda k, n, p: special.gammaln(k + n) - special.gammaln(k + 1.0) - special.gammaln(n) + _powers(n, k, p),
-    "poisson": lambda k, mu: f.xlogy(k, mu) - mu - special.gammaln(k + 1.0),
-}
-
-
-def _powers(a: Array, b: Array, p: Array) -> Any:
-    return f.xlogy(a, p) + f.xlog1py(b, -p)
-
-
-# Logarithms of the distribution function, and of what is above it.
-TAILS: dict[str, tuple[Function, Function]] = {
-    "norm": (lambda z: f.log_ndtr(z), lambda z: f.log_ndtr(-z)),
-    "expon": (lambda z: anp.log(-anp.expm1(-z)), lambda z: -z),
-    "logistic": (lambda z: -anp.logaddexp(0.0, -z), lambda z: -anp.logaddexp(0.0, z)),
-    "cauchy": (lambda z: anp.log(anp.arctan2(1.0, -z) / np.pi), lambda z: anp.log(anp.arctan2(1.0, z) / np.pi)),
-    "gumbel_r": (lambda z: -anp.exp(-z), lambda z: anp.log(-anp.expm1(-anp.exp(-z)))),
-    "uniform": (lambda z: anp.log(z), lambda z: anp.log1p(-z)),
-    "t": (lambda z, df: anp.log(f.stdtr(df, z)), lambda z, df: anp.log(f.stdtr(df, -z))),
-    "gamma": (lambda z, a: anp.log(special.gammainc(a, z)), lambda z, a: anp.log(special.gammaincc(a, z))),
-    "chi2": (lambda z, df: anp.log(f.chdtr(df, z)), lambda z, df: anp.log(f.chdtrc(df, z))),
-    "beta": (lambda z, a, b: anp.log(special.betainc(a, b, z)), lambda z, a, b: anp.log(f.betaincc(a, b, z))),
-    "lognorm": (lambda z, s: f.log_ndtr(anp.log(z) / s), lambda z, s: f.log_ndtr(-anp.log(z) / s)),
-    "weibull_min": (lambda z, c: anp.log(-anp.expm1(-(z**c))), lambda z, c: -(z**c)),
-    "pareto": (lambda z, b: anp.log1p(-(z**-b)), lambda z, b: -b * anp.log(z)),
-    "f": (lambda z, n, m: anp.log(f.fdtr(n, m, z)), lambda z, n, m: anp.log(f.fdtrc(n, m, z))),
-    "fisk": (lambda z, c: -_log1p_power(1.0 / z, c), lambda z, c: -_log1p_power(z, c)),
-    "genpareto": (lambda z, c: anp.log(-anp.expm1(-_log1p_by(c, z))), lambda z, c: -_log1p_by(c, z)),
-    "genextreme": (
-        lambda z, c: -anp.exp(-_log1p_by(-c, z)),
-        lambda z, c: anp.log(-anp.expm1(-anp.exp(-_log1p_by(-c, z)))),
-    ),
-}
-
-# Where so much of the distribution is below, and above.
-QUANTILES: dict[str, tuple[Function, Function]] = {
-    "norm": (lambda q: f.ndtri(q), lambda q: -f.ndtri(q)),
-    "expon": (lambda q: -anp.log1p(-q), lambda q: -anp.log(q)),
-    "laplace": (lambda q: _laplace_quantile(q), lambda q: -_laplace_quantile(q)),
-    "logistic": (lambda q: f.logit(q), lambda q: -f.logit(q)),
-    "cauchy": (lambda q: _cauchy_quantile(q), lambda q: -_cauchy_quantile(q)),
-    "gumbel_r": (lambda q: -anp.log(-anp.log(q)), lambda q: -anp.log(-anp.log1p(-q))),
-    "gumbel_l": (lambda q: anp.log(-anp.log1p(-q)), lambda q: anp.log(-anp.log(q))),
-    "halfnorm": (lambda q: -f.ndtri(0.5 * (1.0 - q)), lambda q: -f.ndtri(0.5 * q)),
-    "rayleigh": (lambda q: anp.sqrt(-2.0 * anp.log1p(-q)), lambda q: anp.sqrt(-2.0 * anp.log(q))),
-    "uniform": (lambda q: q, lambda q: 1.0 - q),
-    "lognorm": (lambda q, s: anp.exp(s * f.ndtri(q)), lambda q, s: anp.exp(-s * f.ndtri(q))),
-    "weibull_min": (lambda q, c: (-anp.log1p(-q)) ** (1.0 / c), lambda q, c: (-anp.log(q)) ** (1.0 / c)),
-    "pareto": (lambda q, b: anp.exp(-anp.log1p(-q) / b), lambda q, b: q ** (-1.0 / b)),
-    "gamma": (lambda q, a: f.gammaincinv(a, q), lambda q, a: f.gammainccinv(a, q)),
-    "chi2": (lambda q, df: 2.0 * f.gammaincinv(0.5 * df, q), lambda q, df: 2.0 * f.gammainccinv(0.5 * df, q)),
-    "beta": (lambda q, a, b: f.betaincinv(a, b, q), lambda q, a, b: f.betainccinv(a, b, q)),
-    "t": (lambda q, df: f.stdtrit(df, q), lambda q, df: -f.stdtrit(df, q)),
-}
-
-
-def _cauchy_quantile(q: Array) -> Any:
-    """Return tan(pi (q - 1/2)), from the next of the two tails and the median."""
-    held = plain(q)
-    low, high = held < 0.25, held > 0.75
-    middle = anp.tan(np.pi * (anp.where(low | high, 0.5, q) - 0.5))
-    below, above = anp.where(low, q, 0.25), 1.0 - anp.where(high, q, 0.75)
-    return anp.where(low, -1.0 / anp.tan(np.pi * below), anp.where(high, 1.0 / anp.tan(np.pi * above), middle))
-
-
-def _laplace_quantile(q: Array) -> Any:
-    low = plain(q) < 0.5
-    return anp.where(low, anp.log(2.0 * anp.where(low, q, 0.25)), -anp.log(2.0 * (1.0 - anp.where(low, 0.75, q))))
 
 
 def standard_of(owner: AnyDistribution, method: str) -> Function | None:
@@ -218,13 +44,15 @@ def _definition(owner: AnyDistribution, method: str) -> Function | None:
     standard = standard_of(owner, method)
     if standard is None:
         return None
-    has_scale = isinstance(owner, of.rv_continuous)
+    has_scale, is_mass = isinstance(owner, of.rv_continuous), method.endswith(("pdf", "pmf"))
 
     def logarithm(x: Array, *args: Any) -> Any:
         scale = args[-1] if has_scale else 1.0
         *shapes, loc = args[:-1] if has_scale else args
         z = (x - loc) / scale
-        inside = _is_inside(owner, plain(z), shapes, standard if method.endswith("pdf") else None)
+        if not has_scale and not is_mass:  # steps, which do not move between counts
+            z = np.floor(plain(z))
+        inside = _is_inside(owner, plain(z), shapes, standard if is_mass else None)
         if not np.all(inside):  # there it is constant
             z = anp.where(inside, z, owner.median(*map(plain, shapes)))
         found = standard(z, *shapes)
@@ -254,12 +82,13 @@ def _quantile(owner: AnyDistribution, method: str) -> Function | None:
         if np.all(inside):
             return loc + scale * standard(q, *shapes)
         low, high = (owner.b, owner.a) if method == "isf" else (owner.a, owner.b)
-        ends = np.where(
-            held == 0.0, low, np.where(held == 1.0, high, np.nan)
-        )  # of the support; nan where there is none
+        ends = np.where(held == 0.0, low, np.where(held == 1.0, high, np.nan))  # of the support; nan where none is
         has_slope = inside | np.isfinite(ends)
         z = anp.where(inside, standard(anp.where(inside, q, 0.5), *shapes), np.where(has_slope, ends, 0.0))
-        return anp.where(has_slope, loc + scale * z, 0.0)
+        found = anp.where(has_slope, loc + scale * z, 0.0)
+        if has_support_of_shapes(owner):  # its ends move in ways that are not known here
+            found = found * np.where(inside, 1.0, np.nan)
+        return found
 
     return definition
 
@@ -280,6 +109,8 @@ def _is_inside(owner: AnyDistribution, z: Array, shapes: list[Any], density: Fun
             with np.errstate(all="ignore"):
                 inside = inside | (edge & np.isfinite(density(z, *map(plain, shapes))))
         return inside
+    if density is None:  # all of it is below the last count
+        return (z >= low) & (z < high)
     return (z >= low) & (z <= high) & (z == np.floor(z))
 
 
@@ -306,7 +137,7 @@ def _names(owner: AnyDistribution) -> list[str]:
 
 _METHODS = {
     of.rv_continuous: ("pdf", "logpdf", "cdf", "logcdf", "sf", "logsf", "ppf", "isf"),
-    of.rv_discrete: ("pmf", "logpmf"),
+    of.rv_discrete: ("pmf", "logpmf", "cdf", "logcdf", "sf", "logsf"),
 }
 _OWN = {(base, method): stock(getattr(base, method)) for base, methods in _METHODS.items() for method in methods}
 

@@ -69,6 +69,8 @@ def is_refused(call: str) -> bool:
         return "leave out `engine=`" in str(error)
     except NotImplementedError:  # of what has no derivative in jax: `traced` says so
         return True
+    except ValueError as error:  # the same
+        return str(error).startswith("Betainc gradient")
     return False
 
 

@@ -223,6 +223,12 @@ special.xlog1py(x, y) | special.xlog1py(y, x) | special.xlogy(x, y) | special.xl
 special.y1(x) | special.yv(1.5, x)
 special.yn(1, x) | special.jv([0, 1, 2], np.linalg.norm(x[:3])) | special.iv([[0], [1]], x[:3] @ m)
 special.polygamma([1, 2, 3], np.linalg.norm(x[:3])) | special.expn(1, x) | special.expn([0, 2], x[0])
+special.gammainc(3 * x, y) | special.gammaincc(3 * x, 3 * y) | special.gammaincinv(3 * x, y / 2)
+special.gammainccinv(3 * x, y / 2) | special.betainc(2 * x, 3 * x, y / 2) | special.betaincc(9 * x, y, x)
+special.betaincinv(2 * x, 3 * x, y / 2) | special.betainccinv(2 * x, y, x) | special.chdtr(3 * x, y)
+special.chdtrc(3 * x, 3 * y) | special.gdtr(1.5, 3 * x, y) | special.gdtrc(1.5, 3 * x, y) | special.stdtr(4 * x, y - 1)
+special.stdtr(4 * x, 9 * y) | special.stdtrit(4 * x, y / 2) | special.fdtr(3 * x, 5 * x, y)
+special.fdtrc(3 * x, 5 * x, y)
 special.softmax(x[0])
 """
 
@@ -300,6 +306,62 @@ stats.dirichlet.logpdf([0.2, 0.3, 0.5], 4 * x[:3]) | stats.dirichlet.pdf(x[:2] /
 stats.dirichlet(4 * x[:3]).pdf([0.2, 0.3]) | stats.multinomial.logpmf([[1, 2, 3], [0, 0, 6]], 6, x[:3] / np.sum(x[:3]))
 stats.multinomial.pmf([[2, 1], [1, 1]], 3, [x[0], 1.0 - x[0]])
 stats.multinomial(3, x[:3] / np.sum(x[:3])).pmf([[1, 1, 1], [3, 1, -1]])
+stats.alpha.logpdf(y, x) | stats.anglit.logpdf(x - 0.6) | stats.arcsine.logpdf(x) | stats.argus.logpdf(x, 2 * y)
+stats.betaprime.logpdf(y, 3 * x, 2 * y) | stats.bradford.logpdf(x, y) | stats.burr.logpdf(y, 2 * x, 3 * x)
+stats.burr12.logpdf(y, 2 * x, 3 * x) | stats.chi.logpdf(y, 4 * x) | stats.cosine.logpdf(2 * x, x)
+stats.crystalball.logpdf(y - 2, x, 1 + x) | stats.dgamma.logpdf(y, 2 * x) | stats.dweibull.logpdf(y, 2 * x)
+stats.erlang.logpdf(y, 3, 0.0, x) | stats.exponpow.logpdf(x, 2 * y) | stats.exponweib.logpdf(y, 2 * x, 3 * x)
+stats.fatiguelife.logpdf(y, x) | stats.foldcauchy.logpdf(y, x) | stats.foldnorm.logpdf(y, x)
+stats.gengamma.logpdf(y, 2 * x, 3 * x) | stats.genexpon.logpdf(x, x, y, 2 * x) | stats.geninvgauss.logpdf(y, 1.3, x)
+stats.genlogistic.logpdf(y, x) | stats.gibrat.logpdf(x) | stats.gompertz.logpdf(y, x) | stats.halfgennorm.logpdf(y, x)
+stats.halflogistic.logpdf(x) | stats.hypsecant.logpdf(9 * x) | stats.invweibull.logpdf(y, 2 * x)
+stats.johnsonsb.logpdf(x, 0.3 - x, 2 * x) | stats.johnsonsu.logpdf(y, 0.3 - x, 2 * x) | stats.kappa3.logpdf(y, x)
+stats.laplace_asymmetric.logpdf(y - 1, 2 * x) | stats.levy.logpdf(y, 0.0, x) | stats.levy_l.logpdf(-x)
+stats.loggamma.logpdf(y - 1, 2 * x) | stats.loglaplace.logpdf(y, 3 * x) | stats.loguniform.logpdf(y, x / 9, 2 + x)
+stats.lomax.logpdf(y, 2 * x) | stats.maxwell.logpdf(y, 0.0, x) | stats.mielke.logpdf(y, 2 * x, 3 * x)
+stats.moyal.logpdf(y, x) | stats.nakagami.logpdf(y, x) | stats.ncx2.logpdf(y, 3.0, x) | stats.powerlaw.logpdf(x, y)
+stats.norminvgauss.logpdf(y, 2 * x, x) | stats.powerlognorm.logpdf(y, 2 * x, x) | stats.powernorm.logpdf(y, 2 * x)
+stats.rdist.logpdf(x, 4 * y) | stats.recipinvgauss.logpdf(y, x) | stats.rel_breitwigner.logpdf(y, x)
+stats.rice.logpdf(y, x, 0.0, x) | stats.semicircular.logpdf(x) | stats.skewcauchy.logpdf(y - 1, x - 0.5)
+stats.triang.logpdf(y / 2, x) | stats.truncexpon.logpdf(x, y + x) | stats.truncpareto.logpdf(y + 1, 2 * x, 3 + x)
+stats.wald.logpdf(y, 0.0, x) | stats.weibull_max.logpdf(-y, 2 * x) | stats.wrapcauchy.logpdf(y, x)
+stats.vonmises_line.logpdf(y, 3 * x) | stats.wrapcauchy.pdf(2 * x, 0.3) | stats.reciprocal.pdf(y, x / 9, 2.0)
+stats.betanbinom.logpmf(np.arange(12), 5, 3 * x, y) | stats.boltzmann.logpmf(np.arange(12) % 8, x, 9)
+stats.dlaplace.logpmf(np.arange(12) - 5, x) | stats.logser.logpmf(np.arange(12) + 1, x)
+stats.planck.logpmf(np.arange(12), x) | stats.skellam.logpmf(np.arange(12) - 5, 3 * x, y)
+stats.yulesimon.logpmf(np.arange(12) + 1, 3 * x) | stats.laplace.logcdf(y - 1, x - 0.5, x) | stats.laplace.sf(x)
+stats.laplace_asymmetric.cdf(y - 1, 2 * x) | stats.gumbel_l.cdf(x, y) | stats.gumbel_l.logsf(x) | stats.halfnorm.cdf(x)
+stats.halfnorm.logsf(9 * x) | stats.halfcauchy.logcdf(x) | stats.halfcauchy.sf(x) | stats.halflogistic.cdf(x)
+stats.halflogistic.logsf(x) | stats.hypsecant.cdf(x) | stats.hypsecant.logsf(x) | stats.rayleigh.cdf(x)
+stats.rayleigh.logsf(y, 0.0, x) | stats.maxwell.cdf(x) | stats.maxwell.logsf(y, 0.0, x) | stats.chi.cdf(y, 3 * x)
+stats.erlang.sf(y, 3, 0.0, x) | stats.invgamma.cdf(y, 2 * x) | stats.invgamma.logsf(y, 2.0, 0.0, x)
+stats.loggamma.sf(y - 1, 2 * x) | stats.gengamma.logsf(y, 2.0, 2 * x) | stats.gengamma.cdf(y, 3 * x, -1.5)
+stats.nakagami.logsf(y, 2 * x) | stats.invgauss.cdf(y, x) | stats.invgauss.logsf(y, x) | stats.wald.sf(x)
+stats.gompertz.cdf(y, x) | stats.gompertz.logsf(y, x) | stats.weibull_max.logcdf(-y, 2 * x)
+stats.weibull_max.sf(-y, 2 * x) | stats.invweibull.cdf(y, 2 * x) | stats.invweibull.logsf(y, 2 * x)
+stats.exponweib.logcdf(y, 2 * x, 3 * x) | stats.exponweib.logsf(y, 2 * x, 3 * x) | stats.exponpow.logsf(x, 2 * y)
+stats.burr.logcdf(y, 2 * x, 3 * x) | stats.burr.sf(y, 2 * x, 3 * x) | stats.burr12.cdf(y, 2 * x, 3 * x)
+stats.burr12.logsf(y, 2 * x, 3 * x) | stats.lomax.cdf(y, 2 * x) | stats.lomax.logsf(y, 2 * x)
+stats.genlogistic.logcdf(y, x) | stats.genlogistic.sf(y, x) | stats.powerlaw.logsf(x, y) | stats.powernorm.logsf(y, x)
+stats.truncexpon.cdf(x, y + x) | stats.truncexpon.logsf(x, y + x) | stats.truncnorm.logcdf(y, -x, 2 + x)
+stats.truncnorm.sf(y, -x, 2 + x) | stats.levy.cdf(y, 0.0, x) | stats.levy.logsf(x) | stats.moyal.cdf(y, x)
+stats.moyal.logsf(x) | stats.fatiguelife.cdf(y, x) | stats.gibrat.sf(x) | stats.johnsonsu.cdf(y, 0.3 - x, 2 * x)
+stats.johnsonsb.logsf(x, 0.3 - x, 2 * x) | stats.foldnorm.cdf(y, x) | stats.foldnorm.logsf(y, x)
+stats.betaprime.cdf(y, 3 * x, 2.0) | stats.betaprime.logsf(y, 3.0, 2.0, 0.0, x) | stats.loguniform.cdf(y, x / 9, 2 + x)
+stats.bernoulli.cdf(np.arange(12) % 3 - 1, x) | stats.binom.cdf(np.arange(12) - 2, 7, x) | stats.binom.logsf(3, 7, x)
+stats.boltzmann.cdf(np.arange(12) - 1, x, 9) | stats.geom.logsf(np.arange(12) + 1, x) | stats.geom.cdf(2, x)
+stats.nbinom.cdf(np.arange(12), 4 * y, x) | stats.nbinom.logsf(3, 2.5, x) | stats.planck.sf(2.5, x)
+stats.poisson.cdf(np.arange(12) - 2, 9 * x) | stats.poisson.logsf(3, 9 * x) | stats.yulesimon.logsf(3, 3 * x)
+stats.gamma.logsf(y, 3 * x) | stats.t.logcdf(y - 2, 5 * x) | stats.beta.logcdf(x, 2 * x, y) | stats.chi2.sf(y, 3 * x)
+stats.f.logsf(y, 5 * x, 4 * y) | stats.gamma.ppf(x, 2 * y) | stats.t.ppf(x, 3 * y) | stats.beta.isf(0.3, 2 * x, y)
+stats.halfcauchy.ppf(x) | stats.halfcauchy.isf(x) | stats.invgamma.ppf(x, 2.0) | stats.invgamma.isf(x, 2 * y)
+stats.maxwell.ppf(x) | stats.maxwell.isf(x) | stats.fisk.ppf(x, 2 * y) | stats.fisk.isf(0.2, 2 * x)
+stats.lomax.ppf(x, 2 * y) | stats.lomax.isf(0.2, 2 * x) | stats.gompertz.ppf(x, y) | stats.gompertz.isf(0.2, x)
+stats.weibull_max.ppf(x, 2 * y) | stats.weibull_max.isf(0.2, 2 * x) | stats.invweibull.ppf(x, 2 * y)
+stats.invweibull.isf(0.2, 2 * x) | stats.powerlaw.ppf(x, y) | stats.powerlaw.isf(0.2, x)
+stats.burr12.ppf(x, 2 * y, 3 * x) | stats.burr12.isf(0.2, 2 * x, y) | stats.johnsonsu.ppf(x, y, 2 * x)
+stats.johnsonsu.isf(0.2, x, 2 * x) | stats.genpareto.ppf(x, y - 1) | stats.genpareto.isf(0.01, x - 0.6)
+stats.genextreme.ppf(x, y - 1) | stats.genextreme.isf(0.01, x - 0.6)
 """
 
 INTEGRALS = """
@@ -428,14 +490,6 @@ NOT_IN_JAX = frozenset(
         "linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], y[:3])",
         "linalg.solve_banded((1, 0), y.reshape(3, 4)[:2], x[:4])",
         "stats.t.cdf(x, 4.0)",
-        "stats.genpareto.logpdf(y, x - 0.6)",
-        "stats.genpareto.sf(y, x)",
-        "stats.genpareto.cdf(y, 0.2 - x, 0.0, 2.0)",
-        "stats.genextreme.logpdf(y, x - 0.6)",
-        "stats.genextreme.cdf(y, x - 0.6)",
-        "stats.genextreme.logsf(y, x, x)",
-        "stats.truncnorm.logpdf(y, -x, 3.0)",
-        "stats.truncnorm.pdf(y, 0.1, np.inf, 0.1, x)",
         "stats.gamma.ppf(x, 2.0)",
         "stats.gamma.isf(x, 2.0)",
         "stats.chi2.ppf(x, 3.0)",
@@ -456,6 +510,36 @@ NOT_IN_JAX = frozenset(
         "integrate.cumulative_trapezoid(x, y)",
         "integrate.cumulative_trapezoid(m, axis=0, initial=0)",
         "integrate.cumulative_trapezoid(m * y[:4], x=m, initial=0)",
+        "special.gammaincinv(3 * x, y / 2)",
+        "special.gammainccinv(3 * x, y / 2)",
+        "special.betainc(2 * x, 3 * x, y / 2)",
+        "special.betaincc(9 * x, y, x)",
+        "special.betaincinv(2 * x, 3 * x, y / 2)",
+        "special.betainccinv(2 * x, y, x)",
+        "special.fdtr(3 * x, 5 * x, y)",
+        "special.fdtrc(3 * x, 5 * x, y)",
+        "special.stdtr(4 * x, y - 1)",
+        "special.stdtr(4 * x, 9 * y)",
+        "special.stdtrit(4 * x, y / 2)",
+        "stats.beta.logcdf(x, 2 * x, y)",
+        "stats.betaprime.cdf(y, 3 * x, 2.0)",
+        "stats.f.logsf(y, 5 * x, 4 * y)",
+        "stats.geninvgauss.logpdf(y, 1.3, x)",
+        "stats.ncx2.logpdf(y, 3.0, x)",
+        "stats.norminvgauss.logpdf(y, 2 * x, x)",
+        "stats.skellam.logpmf(np.arange(12) - 5, 3 * x, y)",
+        "stats.t.logcdf(y - 2, 5 * x)",
+        "stats.gamma.ppf(x, 2 * y)",
+        "stats.t.ppf(x, 3 * y)",
+        "stats.beta.isf(0.3, 2 * x, y)",
+        "stats.invgamma.ppf(x, 2.0)",
+        "stats.invgamma.isf(x, 2 * y)",
+        "stats.maxwell.ppf(x)",
+        "stats.maxwell.isf(x)",
+        "stats.genpareto.ppf(x, y - 1)",
+        "stats.genpareto.isf(0.01, x - 0.6)",
+        "stats.genextreme.ppf(x, y - 1)",
+        "stats.genextreme.isf(0.01, x - 0.6)",
     }
 )
 

@@ -469,11 +469,12 @@ Five things work otherwise than with ordinary arrays:
 * `isinstance(x, np.ndarray)` is False of a value being differentiated, and so is `np.isscalar(x)`. Ask for
   `np.ndim(x)` or `hasattr(x, "shape")`.
 
-Some functions have a derivative with respect to their last argument alone: `gammainc(a, x)`, `betainc(a, b, x)`, their
-complements and inverses, Bessel functions such as `kv(order, x)`, `hyp1f1(a, b, x)`, `hyp2f1(a, b, c, x)`, and
-`stdtr(df, x)`. The error says which argument has none. Of a matrix that is not square, `np.linalg.svd` needs
-`full_matrices=False` or `compute_uv=False`. Functions that read one triangle of a matrix (`cholesky`, `eigh`, the
-solvers of `scipy.linalg` that are told of a structure) have a derivative in that triangle only.
+Some functions have a derivative with respect to their last argument alone: Bessel functions such as `kv(order, x)`,
+`hyp1f1(a, b, x)` and `hyp2f1(a, b, c, x)`. The error says which argument has none. Incomplete gamma and beta functions,
+and the distributions that are made of them, have one in their shapes, too (compiled: some, of first order). Of a matrix
+that is not square, `np.linalg.svd` needs `full_matrices=False` or `compute_uv=False`. Functions that read one triangle
+of a matrix (`cholesky`, `eigh`, the solvers of `scipy.linalg` that are told of a structure) have a derivative in that
+triangle only.
 
 What `scipy.integrate`, `scipy.interpolate` and `scipy.optimize` solve has derivatives in `dagad.solvers`:
 [equations, integrals and splines](../how-to/equations.md), [roots and optima](../how-to/optima.md).
