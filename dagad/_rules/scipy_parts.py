@@ -27,9 +27,9 @@ def _linalg(module: ModuleType) -> bool:
 
 def _stats(module: ModuleType) -> bool:
     del module
-    from dagad._rules import multivariate, scipy_stats
+    from dagad._rules import multivariate, scipy_stats, statistics
 
-    patches.swap(scipy_stats.SWAPS + multivariate.SWAPS)
+    patches.swap(scipy_stats.SWAPS + multivariate.SWAPS + statistics.SWAPS)
     return True
 
 

@@ -362,6 +362,16 @@ stats.invweibull.isf(0.2, 2 * x) | stats.powerlaw.ppf(x, y) | stats.powerlaw.isf
 stats.burr12.ppf(x, 2 * y, 3 * x) | stats.burr12.isf(0.2, 2 * x, y) | stats.johnsonsu.ppf(x, y, 2 * x)
 stats.johnsonsu.isf(0.2, x, 2 * x) | stats.genpareto.ppf(x, y - 1) | stats.genpareto.isf(0.01, x - 0.6)
 stats.genextreme.ppf(x, y - 1) | stats.genextreme.isf(0.01, x - 0.6)
+stats.moment(x, 3) | stats.moment(m, 2, axis=1) | stats.moment(x, 2, center=0.5) | stats.skew(x) | stats.skew(m, axis=1)
+stats.skew(m, bias=False) | stats.kurtosis(x) | stats.kurtosis(m, axis=1, fisher=False) | stats.kurtosis(x, bias=False)
+stats.gmean(x) | stats.gmean(m, axis=1) | stats.gmean(x, weights=y * x) | stats.hmean(x) | stats.hmean(m, axis=None)
+stats.zscore(x) | stats.zscore(m, axis=1, ddof=1) | stats.zscore(m, axis=None) | stats.sem(x) | stats.sem(m, axis=1)
+stats.variation(x) | stats.variation(m, axis=1, ddof=1) | stats.entropy(x) | stats.entropy(x, y)
+stats.entropy(y, x, 2) | stats.entropy(m, axis=1) | stats.boxcox_llf(x[0], y) | stats.boxcox_llf(0.3, x)
+stats.gaussian_kde(y)(x)
+stats.gaussian_kde(np.stack([y, np.cos(9 * y)])).logpdf(x.reshape(2, 6))
+stats.gaussian_kde(y, 0.3, weights=y).logpdf(x)
+stats.gaussian_kde(y).pdf(x[0]) | stats.gaussian_kde(np.stack([y, np.cos(9 * y)])).evaluate(x[:2])
 """
 
 INTEGRALS = """

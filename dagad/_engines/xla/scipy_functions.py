@@ -5,6 +5,7 @@ Those of the same name in jax.scipy are taken where they have scipy's values; so
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -33,17 +34,29 @@ from dagad._types import Args, Array, Axis, Function, Kwargs
 
 def call_scipy(function: Function, args: Args, kwargs: Kwargs) -> Any:
     """Call a function of scipy's, or a method of a distribution, of whose arguments one at least is traced."""
-    home = ".".join(function.__module__.split(".")[:2]).replace("scipy._lib", "scipy.linalg")  # that wraps it there
+    home = ".".join(inspect.unwrap(function).__module__.split(".")[:2])
     name = f"{home}.{function.__name__}"
     kwargs = {key: each for key, each in kwargs.items() if not key.startswith(("overwrite", "check_finite"))}
     if function.__qualname__.startswith(("rv_continuous.", "rv_discrete.")):
         return of_distribution(function.__name__, args[0])(*args[1:], **kwargs)
     if home == "scipy.stats":
-        return of_several(function, args, kwargs)
+        statistic = _of_samples(function)
+        if statistic is None:
+            return of_several(function, args, kwargs)
+        return Called(function, statistic, name)(*args, **kwargs)
     found = WRITTEN_SCIPY.get(name) or _of_same_name(name)
     if found is None:
         raise NotDifferentiableError(refusals.of_function(name))
     return Called(function, found, name)(*args, **kwargs)
+
+
+def _of_samples(function: Function) -> Function | None:
+    """Return the definition of a statistic, or of a density by kernels."""
+    from dagad._rules.statistics import DEFINITIONS, OF_KERNELS  # needs scipy.stats, which is there: this is of it
+
+    if function.__qualname__.startswith("gaussian_kde."):
+        return OF_KERNELS.get(function.__name__)
+    return DEFINITIONS.get(function.__name__)
 
 
 def _of_same_name(name: str) -> Function | None:
