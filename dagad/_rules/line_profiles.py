@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.special as of
 
 from dagad._rules.faddeeva import ROOT_PI, derivative
 from dagad._tracing.by_definition import entrywise
@@ -19,7 +18,7 @@ from dagad._types import Array
 
 def _derivative(n: int, z: Array, sigma: Array) -> Any:
     with np.errstate(all="ignore"):
-        return derivative(n, *np.broadcast_arrays(np.asarray(z) + 0j, sigma), of.wofz, np)
+        return derivative(n, *np.broadcast_arrays(np.asarray(z) + 0j, sigma), np)
 
 
 def _profile(n: int, part: int, x: Array, sigma: Array, gamma: Array) -> Any:
