@@ -24,7 +24,10 @@ plain = pytree.plain
 
 def _by_roots(form: Any, *roots: Array) -> Any:
     """Return an integral of the squares of these: of roots, so that nothing is singular where one is zero."""
-    return form(roots, anp.sqrt, carlson.steps_for(*(np.square(plain(each)) for each in roots)))
+    held = [plain(each) for each in roots]
+    found = form(roots, anp.sqrt, carlson.steps_for(*map(np.square, held)))
+    diverges = sum(1 * np.equal(each, 0) for each in held) > 1
+    return anp.where(diverges, np.inf, found) if np.any(diverges) else found
 
 
 def _of_two(a: Array, b: Array, c: Array) -> Any:

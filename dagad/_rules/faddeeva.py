@@ -83,7 +83,7 @@ def _below(n: int, z: Array, xp: Any) -> Any:
 
 def derivative(n: int, z: Array, sigma: Array, xp: Any) -> Any:
     """Return the n-th derivative of U at complex numbers."""
-    far = xp.abs(z) > _FAR * ROOT_2 * sigma
+    far = xp.abs(z) > _FAR * ROOT_2 * xp.abs(sigma)
     is_sharp = far & (sigma == 0)
     width = xp.where(is_sharp, 1.0, sigma) * ROOT_2
     scaled = xp.where(is_sharp, 99.0 + 1j, z / width)

@@ -18,7 +18,8 @@ from dagad._types import Array
 
 def _derivative(n: int, z: Array, sigma: Array) -> Any:
     with np.errstate(all="ignore"):
-        return derivative(n, *np.broadcast_arrays(np.asarray(z) + 0j, sigma), np)
+        whole, spread = np.broadcast_arrays(np.asarray(z) + 0j, sigma)
+        return derivative(n, whole, spread, np)
 
 
 def _profile(n: int, part: int, x: Array, sigma: Array, gamma: Array) -> Any:

@@ -63,6 +63,13 @@ def _away(x: Array) -> Any:
     return anp.where(np.abs(plain(x)) ** 2 < 4.0, 1.0, x)
 
 
+def _over(fun: Callable[[Any], Any], x: Array) -> Any:
+    """Return a quotient that is infinite at zero, where the other result may be asked for."""
+    gone = plain(x) == 0
+    at = anp.where(gone, 1.0, x)
+    return anp.where(gone, np.inf, fun(at) / at)
+
+
 def _spence_slope(ans: Value, z: Array) -> Any:
     """Return log(z) / (1 - z)."""
     near = np.abs(plain(z) - 1.0) < 0.25
@@ -88,8 +95,8 @@ def results_of(ufunc: np.ufunc, *slopes: Callable[..., Any]) -> Callable[..., An
 
 SEVERAL: dict[str, tuple[Callable[..., Any], ...]] = {
     "fresnel": (lambda x: anp.sin(np.pi / 2.0 * x**2), lambda x: anp.cos(np.pi / 2.0 * x**2)),
-    "sici": (_sine_over, lambda x: anp.cos(x) / x),
-    "shichi": (_sinh_over, lambda x: anp.cosh(x) / x),
+    "sici": (_sine_over, lambda x: _over(anp.cos, x)),
+    "shichi": (_sinh_over, lambda x: _over(anp.cosh, x)),
     "airy": (lambda x: f.airy(x)[1], lambda x: x * f.airy(x)[0], lambda x: f.airy(x)[3], lambda x: x * f.airy(x)[2]),
 }
 

@@ -206,7 +206,7 @@ ONE: dict[str, Slope] = {
     "ndtri_exp": lambda ans, x: 1.0 / log_ndtr_slope(x, ans),  # its inverse
     "sindg": lambda ans, x: DEGREE * f.cosdg(x),
     "tandg": lambda ans, x: DEGREE * (1.0 + ans**2),
-    "wrightomega": lambda ans, x: ans / (1.0 + ans),
+    "wrightomega": lambda ans, x: anp.where(np.abs(plain(ans)) > 1.0, 1.0 - 1.0 / (1.0 + ans), ans / (1.0 + ans)),
 }
 
 MORE: dict[str, Slopes] = {

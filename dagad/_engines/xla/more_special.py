@@ -75,8 +75,12 @@ def _spence_slope(ans: Array, z: Array) -> Any:
     return _split(near, _LOGARITHMS, z - 1.0, lambda less: jnp.log(jnp.where(near, 2.0, z)) / -less, 1.0)
 
 
+def _zeta(x: Array, q: Array) -> Any:
+    return jnp.where((q <= 0) & (q == jnp.floor(q)), jnp.inf, jss.zeta(x, q))
+
+
 zeta: Function = corners.with_slopes(
-    jss.zeta,
+    _zeta,
     lambda ans, x, q: refused("zeta", " in its first argument")(),
     lambda ans, x, q: -x * zeta(x + 1.0, q),
 )
@@ -105,12 +109,19 @@ def _kolmogorov_slope(ans: Array, y: Array) -> Any:
 # Elliptic integrals
 
 
+def _by_roots(form: Function, *roots: Array) -> Any:
+    """Return an integral of the squares of these; of two zeros it is infinite."""
+    n_zeros = sum(jnp.equal(each, 0).astype(int) for each in roots)
+    found = form(roots, jnp.sqrt, carlson.MOST)
+    return jnp.where(n_zeros > 1, jnp.inf, found)
+
+
 def _rd(a: Array, b: Array, c: Array) -> Any:
-    return carlson.rd((a, b, c), jnp.sqrt, carlson.MOST)
+    return _by_roots(carlson.rd, a, b, c)
 
 
 def _rf(a: Array, b: Array, c: Array) -> Any:
-    return carlson.rf((a, b, c), jnp.sqrt, carlson.MOST)
+    return _by_roots(carlson.rf, a, b, c)
 
 
 def _complete(p: Array) -> Any:
@@ -174,12 +185,14 @@ def _elliprc(x: Array, y: Array) -> Any:
     below = y < 0
     factor = jnp.sqrt(jnp.where(below, x / jnp.where(below, x - y, 1.0), 1.0))
     other = jnp.sqrt(jnp.abs(y))
-    return factor * _rf(jnp.sqrt(jnp.where(below, x - y, x)), other, other)
+    found = factor * _rf(jnp.sqrt(jnp.where(below, x - y, x)), other, other)
+    return jnp.where(y == 0, jnp.nan, found)
 
 
 def _agm(a: Array, b: Array) -> Any:
-    sign = jnp.where(a < 0, -1.0, 1.0)
-    return sign * carlson.mean(sign * a, sign * b, jnp.sqrt)
+    sign, gone = jnp.where(a < 0, -1.0, 1.0), a * b == 0
+    p, q = (jnp.where(gone, 1.0, sign * each) for each in (a, b))
+    return jnp.where(gone, jnp.sqrt(a * b), sign * carlson.mean(p, q, jnp.sqrt))  # whose slope is infinite, too
 
 
 # Line profiles
@@ -239,7 +252,7 @@ def _polynomial(name: str, recurrence: Function) -> Function:
     return polynomial
 
 
-_POLYNOMIALS = {
+_POLYNOMIALS: dict[str, Function] = {
     "eval_chebyt": polynomials.RECURRENCES["chebval"],
     "eval_chebyu": lambda n: (0.0, 2.0, 1.0),
     "eval_legendre": polynomials.RECURRENCES["legval"],
@@ -303,6 +316,32 @@ def _wrightomega(x: Array) -> Any:
     return jnp.where(low, jnp.exp(x), jnp.where(x == jnp.inf, x, jnp.exp(log)))
 
 
+_MOST_FREEDOM = 500.0  # beyond, digits of t are lost in what the integral is taken up to
+
+
+def _stdtr(df: Array, t: Array) -> Any:
+    if isinstance(df, jax.Array) or np.any(np.asarray(df) > _MOST_FREEDOM):
+        refused("stdtr", f" with degrees of freedom that jax traces, or more than {_MOST_FREEDOM:.0f}")()
+    return corners.with_slopes(_share_below, None, _t_density)(np.asarray(df, float), t)
+
+
+def _share_below(df: Array, t: Array) -> Any:
+    df, square = df.astype(t.dtype), t * t
+    is_tail = square > 1.0
+    tail = 0.5 * jss.betainc(0.5 * df, 0.5, df / (df + jnp.where(is_tail, square, 1.0)))
+    middle = 0.5 * jss.betainc(0.5, 0.5 * df, jnp.where(is_tail, 0.0, square) / (df + square))
+    return jnp.where(is_tail, jnp.where(t < 0, tail, 1.0 - tail), 0.5 + jnp.sign(t) * middle)
+
+
+def _t_density(ans: Array, df: Array, t: Array) -> Any:
+    scale = special.gammaln(0.5 * (df + 1.0)) - special.gammaln(0.5 * df) - 0.5 * jnp.log(df * np.pi)
+    return jnp.exp(scale - 0.5 * (df + 1.0) * jnp.log1p(t * t / df)).astype(t.dtype)
+
+
+def _wrightomega_slope(ans: Array, x: Array) -> Any:
+    return jnp.where(ans > 1.0, 1.0 - 1.0 / (1.0 + ans), ans / (1.0 + ans))  # of which both have exact derivatives
+
+
 UFUNCS: dict[str, Function] = {
     "fresnel": _of_real(
         "fresnel",
@@ -336,10 +375,11 @@ UFUNCS: dict[str, Function] = {
     "nbdtr": lambda k, n, p: jss.betainc(jnp.trunc(n), jnp.trunc(k) + 1.0, p),
     "nbdtrc": lambda k, n, p: jss.betainc(jnp.trunc(k) + 1.0, jnp.trunc(n), 1.0 - p),
     "round": jnp.round,
+    "stdtr": _stdtr,
     "exprel": special.exprel,
     "inv_boxcox": _inverse(jnp.exp),
     "inv_boxcox1p": _inverse(corners.expm1),
-    "wrightomega": _of_real("wrightomega", corners.with_slopes(_wrightomega, lambda ans, x: ans / (1.0 + ans))),
+    "wrightomega": _of_real("wrightomega", corners.with_slopes(_wrightomega, _wrightomega_slope)),
     **{name: _polynomial(name, recurrence) for name, recurrence in _POLYNOMIALS.items()},
 }
 WRITTEN: dict[str, Function] = {"scipy.special.diric": _diric, "scipy.special.factorial": _factorial}
