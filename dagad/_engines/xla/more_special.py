@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special as jss
 
-from dagad._engines.xla import corners, refusals, special
+from dagad._engines.xla import corners, lambert, refusals, special
 from dagad._errors import NotDifferentiableError
 from dagad._rules import carlson, polynomials
 from dagad._rules.faddeeva import derivative as derivative_of_u
@@ -351,7 +351,7 @@ UFUNCS: dict[str, Function] = {
     "spence": _of_real("spence", corners.with_slopes(jss.spence, _spence_slope)),
     "_zeta": _of_real("zeta", zeta),
     "_riemann_zeta": refused("zeta", " of one argument"),
-    "_lambertw": refused("lambertw", ""),
+    "_lambertw": lambert.lambertw,
     "kolmogorov": corners.with_slopes(_kolmogorov, _kolmogorov_slope),
     "ellipk": corners.with_slopes(lambda m: _complete(1.0 - m)[0], lambda ans, m: _first_by_m(1.0 - m)),
     "ellipkm1": corners.with_slopes(lambda p: _complete(p)[0], lambda ans, p: -_first_by_m(p)),
