@@ -201,7 +201,7 @@ def _enter() -> None:
         enter(getattr(of, name), slopes)
     for name, each in SEVERAL.items():
         UFUNCS[getattr(of, name)] = results_of(getattr(of, name), *each)
-    enter(inner._riemann_zeta, (None,))
+    enter(getattr(inner, "_riemann_zeta", None), (None,))
     enter(inner._zeta, (None, lambda ans, x, q: -x * UFUNCS[inner._zeta](x + 1.0, q)))
     enter(inner._lambertw, (_lambertw_slope, None, None))
 

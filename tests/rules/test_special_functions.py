@@ -229,6 +229,7 @@ NOT_COMPILED: dict[str, tuple[Any, str]] = {
     "zeta of Riemann": (lambda x: special.zeta(1 + x), r"`scipy\.special\.zeta` of one argument"),
     "complex": (lambda x: np.real(special.fresnel(x + 0.5j)[0]), r"`scipy\.special\.fresnel` of complex numbers"),
     "Airy": (lambda x: special.airy(x)[0], r"`scipy\.special\.airy`, for which"),
+    "branch": (lambda x: special.lambertw(0.3, x).real, r"array"),
     "spheres": (lambda x: special.spherical_jn(1, x), r"`scipy\.special\.spherical_jn`, for which"),
     "degree": (lambda x: special.eval_legendre(1.5, x), r"in a degree that is no whole number"),
     "traced degree": (lambda x: special.eval_legendre(x, 0.5), r"in a degree that jax traces"),
