@@ -11,9 +11,10 @@ from dagad._tracing.rules import HOMES
 
 def _special(module: ModuleType) -> bool:
     del module
-    from dagad._rules import scipy_rules
+    from dagad._rules import elliptic, more_special, scipy_rules
 
-    patches.swap(scipy_rules.SWAPS)
+    patches.swap(scipy_rules.SWAPS + more_special.SWAPS)
+    elliptic.enter_all()
     return True
 
 

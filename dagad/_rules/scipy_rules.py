@@ -79,7 +79,7 @@ def _gamma_density(shape: Shape, x: Array) -> Any:
     return anp.exp(f.xlogy(shape - 1.0, x) - x - special.gammaln(shape))
 
 
-def _beta_density(a: Array, b: Array, x: Array) -> Any:
+def beta_density(a: Array, b: Array, x: Array) -> Any:
     return anp.exp(_powers(a - 1.0, b - 1.0, x) - special.betaln(a, b))
 
 
@@ -90,7 +90,7 @@ def _t_density(df: Array, t: Array) -> Any:
 
 def _f_density(n: Array, d: Array, x: Array) -> Any:
     at = n * x / (n * x + d)
-    return _beta_density(n / 2.0, d / 2.0, at) * n * d / (n * x + d) ** 2
+    return beta_density(n / 2.0, d / 2.0, at) * n * d / (n * x + d) ** 2
 
 
 def _poisson(k: Array, m: Array) -> Any:
@@ -134,7 +134,7 @@ def _of_gamma_inverse(ans: Value, a: Array, p: Array) -> Any:
 
 
 def _of_beta_inverse(number: int) -> Slope:
-    return lambda ans, a, b, p: -_OF_BETA[number](None, a, b, ans) / _beta_density(a, b, ans)
+    return lambda ans, a, b, p: -_OF_BETA[number](None, a, b, ans) / beta_density(a, b, ans)
 
 
 def _gone(sign: float, slope: Slope) -> Slope:
@@ -238,7 +238,7 @@ ONE: dict[str, Slope] = {
     "ndtri_exp": lambda ans, x: 1.0 / log_ndtr_slope(x, ans),  # its inverse
     "sindg": lambda ans, x: DEGREE * f.cosdg(x),
     "tandg": lambda ans, x: DEGREE * (1.0 + ans**2),
-    "wrightomega": lambda ans, x: ans / (1.0 + ans),
+    "wrightomega": lambda ans, x: anp.where(np.abs(plain(ans)) > 1.0, 1.0 - 1.0 / (1.0 + ans), ans / (1.0 + ans)),
 }
 
 MORE: dict[str, Slopes] = {
@@ -270,9 +270,9 @@ MORE: dict[str, Slopes] = {
         lambda ans, a, m: ans * (special.psi(a + m) - special.psi(a)),
         lambda ans, a, m: ans * special.psi(a + m),
     ),
-    "betaincc": (_times(-1.0, _OF_BETA[0]), _times(-1.0, _OF_BETA[1]), _gone(-1.0, _beta_density)),
-    "betaincinv": (_of_beta_inverse(0), _of_beta_inverse(1), lambda ans, a, b, p: 1.0 / _beta_density(a, b, ans)),
-    "betainccinv": (_of_beta_inverse(0), _of_beta_inverse(1), lambda ans, a, b, p: -1.0 / _beta_density(a, b, ans)),
+    "betaincc": (_times(-1.0, _OF_BETA[0]), _times(-1.0, _OF_BETA[1]), _gone(-1.0, beta_density)),
+    "betaincinv": (_of_beta_inverse(0), _of_beta_inverse(1), lambda ans, a, b, p: 1.0 / beta_density(a, b, ans)),
+    "betainccinv": (_of_beta_inverse(0), _of_beta_inverse(1), lambda ans, a, b, p: -1.0 / beta_density(a, b, ans)),
     "gammaincinv": (_of_gamma_inverse, lambda ans, a, p: 1.0 / _gamma_density(a, ans)),
     "gammainccinv": (_of_gamma_inverse, lambda ans, a, p: -1.0 / _gamma_density(a, ans)),
     "chdtr": (_of_half(1.0), lambda ans, v, x: 0.5 * _gamma_density(v / 2.0, x / 2.0)),
@@ -343,7 +343,7 @@ MORE: dict[str, Slopes] = {
 
 # In place of autograd's own: those overflow for large shapes, cancel in a tail, or take other orders than scipy does.
 BETTER: dict[str, Slopes] = {
-    "betainc": (*_OF_BETA, _gone(1.0, _beta_density)),
+    "betainc": (*_OF_BETA, _gone(1.0, beta_density)),
     "expit": (lambda ans, x: ans * f.expit(-x),),
     "gammainc": (_BELOW, _gone(1.0, _gamma_density)),
     "gammaincc": (_times(-1.0, _BELOW), _gone(-1.0, _gamma_density)),
@@ -359,15 +359,19 @@ def _enter() -> None:
     for name, slopes in BETTER.items():
         define(getattr(of, name), *entrywise(name, *slopes), lambda *call: True)
     for name, slopes in {**{name: (slope,) for name, slope in ONE.items()}, **MORE}.items():
-        ufunc = getattr(of, name, None)  # an older scipy has fewer
-        if ufunc is None or ufunc in trace_primitives_map:
-            continue
-        made = primitive(ufunc)
-        del trace_primitives_map[ufunc]  # for autograd's own traces it stays what it was: unknown
-        vjp, jvp = entrywise(name, *slopes)
-        defvjp_argnums(made, vjp)
-        defjvp_argnums(made, jvp)
-        UFUNCS[ufunc] = made
+        enter(getattr(of, name, None), slopes)
+
+
+def enter(ufunc: Any, slopes: Slopes) -> None:
+    """Make a primitive of a ufunc; None where an older scipy has none."""
+    if ufunc is None or ufunc in trace_primitives_map or ufunc in UFUNCS:
+        return
+    made = primitive(ufunc)
+    del trace_primitives_map[ufunc]  # for autograd's own traces it stays what it was: unknown
+    vjp, jvp = entrywise(ufunc.__name__.lstrip("_"), *slopes)
+    defvjp_argnums(made, vjp)
+    defjvp_argnums(made, jvp)
+    UFUNCS[ufunc] = made
 
 
 _enter()

@@ -128,6 +128,9 @@ OTHER_PRECISION = {
     "stats.logistic.logpdf(y, x, x)",
     "stats.gumbel_r.logpdf(y, x, x)",
     "stats.uniform.ppf(x, y, x)",
+    "special.factorial(4 * x)",
+    "special.diric(x, 5)",
+    "special.diric(x - x[0], 4)",
     "np.polynomial.polynomial.polyval(2.0, x[:3])",
 }
 

@@ -15,7 +15,8 @@ import scipy.special
 import scipy.stats
 
 import dagad
-from dagad._rules import scipy_stats
+from dagad._rules import elliptic, scipy_stats
+from dagad._rules.more_special import TABLE
 from dagad._rules.scipy_functions import replaced
 from dagad._rules.scipy_rules import BETTER, MORE, ONE
 from dagad._tracing.patches import patches
@@ -58,7 +59,8 @@ def test_on_the_edge_of_a_support_parameters_have_their_slope() -> None:
 # What the calls of the table give to scipy's functions; each argument that has a rule is moved in turn.
 ARGUMENTS: dict[str, Any] = {"x": np.linspace(0.31, 0.87, 12), "y": np.linspace(1.7, 0.4, 12), "np": np}
 ARGUMENTS["m"] = ARGUMENTS["x"].reshape(3, 4)
-RULES = {**{name: (slope,) for name, slope in ONE.items()}, **MORE, **BETTER}
+ARGUMENTS["z"] = ARGUMENTS["x"] * (1.0 + 0.5j)
+RULES = {**{name: (slope,) for name, slope in ONE.items()}, **MORE, **BETTER, **TABLE, **elliptic.SLOPES}
 
 
 def of_special(text: str) -> list[tuple[str, list[Any]]]:

@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "unique": (lambda x: np.unique(x), r"no derivative of `unique`.*defvjp"),
     "polyfit": (lambda x: np.polyfit(Y, x, 2), r"no derivative of `polyfit`.*defvjp"),
     "degree": (lambda x: scipy.special.eval_legendre(-2, x)[0], r"no derivative of `scipy\.special\.eval_\*` in a"),
-    "airy": (lambda x: scipy.special.airy(x)[0], r"no derivative of `scipy\.special\.airy`"),
+    "airy": (lambda x: scipy.special.airye(x)[0], r"no derivative of `scipy\.special\.airye`"),
     "order": (lambda x: np.sum(scipy.special.kv(x, 1.0)), r"no derivative of `kv`.*defvjp"),
     "svd": (lambda x: np.sum(np.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `svd` .*full_matrices"),
     "complex svd": (lambda x: np.abs(np.linalg.svd(1j * x.reshape(3, 4))[0][0, 0]), r"no derivative of `svd` .*full_m"),

@@ -14,7 +14,7 @@ import jax.scipy as jsp
 import numpy as np
 from jax.scipy import special as jss
 
-from dagad._engines.xla import corners, refusals, special, vectors
+from dagad._engines.xla import corners, more_special, refusals, special, vectors
 from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.distributions import of_distribution
 from dagad._engines.xla.matrices import floating, mirrored
@@ -79,15 +79,8 @@ _OTHERWISE = frozenset(
 # scipy.special
 
 
-def _refused(name: str, why: str) -> Function:
-    def refuse(*args: Any) -> Any:
-        raise NotDifferentiableError(refusals.of_function(f"scipy.special.{name}", why))
-
-    return refuse
-
-
 _LONG = " (its terms there are the more the smaller an entry is, without end)"
-UFUNCS_OF_SCIPY.update({name: _refused(name, _LONG) for name in ("exp1", "expi", "expn")})
+UFUNCS_OF_SCIPY.update({name: more_special.refused(name, _LONG) for name in ("exp1", "expi", "expn")})
 UFUNCS_OF_SCIPY.update(
     {
         "psi": special.digamma,
@@ -140,7 +133,8 @@ UFUNCS_OF_SCIPY.update(
         "erfcx": special.erfcx,
         "loggamma": special.loggamma,
         "hyp1f1": special.hyp1f1,
-        "hyp2f1": _refused("hyp2f1", " (it sums too few terms where an entry is near one)"),
+        **more_special.UFUNCS,
+        "hyp2f1": more_special.refused("hyp2f1", " (it sums too few terms where an entry is near one)"),
     }
 )
 
@@ -284,6 +278,7 @@ WRITTEN_SCIPY: dict[str, Function] = {
     "numpy.polynomial.polyval": _polyval,
     "numpy.polynomial.polyvalfromroots": _from_roots,
     **{f"numpy.polynomial.{name}": _series(each) for name, each in polynomials.RECURRENCES.items()},
+    **more_special.WRITTEN,
     "scipy.special.logsumexp": _logsumexp,
     "scipy.special.polygamma": lambda n, x: jss.polygamma(array_of(n), as_dtype(array_of(x), np.float64)),
     "scipy.special.softmax": _softmax,

@@ -195,15 +195,15 @@ def hyp1f1(a: Array, b: Array, x: Array) -> Any:
 
 
 @jax.custom_jvp
-def _exprel(x: Array) -> Any:
+def exprel(x: Array) -> Any:
     small = jnp.abs(x) < 1e-5
     at = jnp.where(small, 1.0, x)
     return jnp.where(small, 1.0 + 0.5 * x, jnp.expm1(at) / at)
 
 
-@_exprel.defjvp
+@exprel.defjvp
 def _pushed_exprel(given: Any, tangents: Any) -> Any:
-    return _exprel(*given), exprel_slope(*given) * tangents[0]
+    return exprel(*given), exprel_slope(*given) * tangents[0]
 
 
 _TERMS_OF_SLOPE = [1.0 / (math.factorial(k) * (k + 2)) for k in range(14)]
@@ -213,7 +213,7 @@ def exprel_slope(x: Array) -> Any:
     """Return the derivative of (exp(x) - 1) / x, by its series where that cancels."""
     small = jnp.abs(x) < 0.3
     at = jnp.where(small, 1.0, x)
-    return jnp.where(small, _series(_TERMS_OF_SLOPE, jnp.where(small, x, 0.0)), (jnp.exp(at) - _exprel(at)) / at)
+    return jnp.where(small, _series(_TERMS_OF_SLOPE, jnp.where(small, x, 0.0)), (jnp.exp(at) - exprel(at)) / at)
 
 
 def _by_power(log: Array, power: Array) -> Any:
