@@ -116,14 +116,19 @@ def defined(function: Function, definition: Function) -> Swap:
     return with_rules(function, *rules_of(f"{function.__module__}.{function.__name__}", definition))[0]
 
 
+def home_of(function: Function) -> str:
+    """Return the part of scipy by whose name users call a function."""
+    home = ".".join(function.__module__.split(".")[:2])
+    return {"scipy._lib": "scipy.linalg", "scipy.spatial": "scipy.spatial.distance"}.get(home, home)  # wrapped there
+
+
 class _Kept:
     """A primitive of scipy's, called as users do, but that it keeps what it is given: tapes need that."""
 
     __slots__ = ("_called",)
 
     def __init__(self, function: Function, made: Function) -> None:
-        module = ".".join(part for part in function.__module__.split(".")[:2])
-        self._called = Called(function, made, f"{module}.{function.__name__}")
+        self._called = Called(function, made, f"{home_of(function)}.{function.__name__}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kept = {name: each for name, each in kwargs.items() if not name.startswith("overwrite")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dagad._rules import polynomials, scipy_integrate, scipy_optimize
+from dagad._rules import distances, polynomials, scipy_integrate, scipy_optimize
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import HOMES
 
@@ -74,7 +74,13 @@ def _optimize(module: ModuleType) -> bool:
     return True
 
 
+def _distances(module: ModuleType) -> bool:
+    patches.swap(distances.of_distances(module))
+    return True
+
+
 HOMES["scipy.optimize"] = _optimize
+HOMES["scipy.spatial.distance"] = _distances
 HOMES["scipy.special"] = _special
 HOMES["scipy.stats"] = _stats
 HOMES["autograd.scipy.stats.norm"] = _normal

@@ -318,6 +318,30 @@ np.polynomial.chebyshev.chebval(x, x[:2]) | np.polynomial.legendre.legval(x, y[:
 np.polynomial.hermite.hermval(x, m) | np.polynomial.chebyshev.chebgrid2d(x[:3], x[3:5], m)
 """
 
+DISTANCES = """
+distance.cdist(m, m) | distance.cdist(m, 2 * m - 0.5, "euclidean", w=x[:4]) | np.exp(-distance.cdist(m, m))
+distance.cdist(m, y.reshape(3, 4), "sqeuclidean") | distance.cdist(m, 2 * m, "sqeuclidean", w=y[:4])
+distance.cdist(m, m, "cityblock") | distance.cdist(m, 2 * m, "cityblock", w=x[:4])
+distance.cdist(m, m, metric="chebyshev") | distance.cdist(m, 2 * m, "chebyshev", w=[1.0, 0.0, 2.0, 1.0])
+distance.cdist(m, m, "minkowski") | distance.cdist(m, 2 * m, "minkowski", p=3, w=x[:4])
+distance.cdist(m, m, "minkowski", p=1.5) | distance.cdist(m, m, "minkowski", p=4) | distance.cdist(m, m, "m", p=np.inf)
+distance.cdist(m, y.reshape(3, 4), "cosine") | distance.cdist(m, y.reshape(3, 4), "correlation")
+distance.cdist(m, y.reshape(3, 4), "mahalanobis", VI=m.T @ m + np.eye(4)) | distance.cdist(m.T, 2 * m.T, "mahalanobis")
+distance.cdist(m, m, "seuclidean", V=x[:4]) | distance.cdist(m, y.reshape(3, 4), "seuclidean")
+distance.cdist(y.reshape(3, 4), m) | np.exp(-0.5 * distance.cdist(m, m) ** 2) | distance.pdist(m) ** 2
+distance.pdist(m) | distance.pdist(m, "sqeuclidean") | distance.pdist(m.T, metric="cityblock")
+distance.pdist(m, "chebyshev") | distance.pdist(m, "minkowski", p=3) | distance.pdist(m, "cosine")
+distance.pdist(m, "correlation") | distance.pdist(m.T, "mahalanobis")
+distance.pdist(m, "mahalanobis", VI=m.T @ m + np.eye(4))
+distance.pdist(m, "seuclidean") | distance.squareform(x[:6]) | distance.squareform(distance.pdist(m))
+distance.squareform(s - s * np.eye(3)) | distance.squareform(s, checks=False) | distance.euclidean(x, y)
+distance.euclidean(x, y, w=x) | distance.sqeuclidean(x, y) | distance.sqeuclidean(x, y, x) | distance.cosine(x, y)
+distance.cosine(x, y, w=x) | distance.correlation(x, y) | distance.correlation(x, y, w=x) | distance.cityblock(x, y)
+distance.cityblock(x, y, w=x) | distance.chebyshev(x, y) | distance.chebyshev(x, y, w=y) | distance.minkowski(x, y)
+distance.minkowski(x, y, p=3) | distance.minkowski(x, y, 1.5, x) | distance.minkowski(x, y, p=1)
+distance.mahalanobis(x[:3], y[:3], s + np.eye(3)) | distance.correlation(x, y, centered=False)
+"""
+
 FAMILIES = {
     "Functions of entries": UFUNCS,
     "Sums, means, order": REDUCTIONS,
@@ -330,6 +354,7 @@ FAMILIES = {
     "scipy.linalg": SCIPY_LINALG,
     "scipy.stats": STATS,
     "scipy.integrate, numpy.polynomial": INTEGRALS,
+    "scipy.spatial.distance": DISTANCES,
 }
 
 
@@ -484,7 +509,7 @@ def is_here(call: str, homes: Mapping[str, Any]) -> bool:
 
 def name(call: str) -> str:
     """Return the name of the function that an expression is about: its first, but for what takes a part of it."""
-    names = re.findall(r"(?:np|special|linalg|stats|integrate)\.[a-z_A-Z0-9.]+(?=\()", call)
+    names = re.findall(r"(?:np|special|linalg|stats|integrate|distance|fft|signal|ndimage)\.[a-z_A-Z0-9.]+(?=\()", call)
     if not names:  # a method or an operator
         method = re.match(r"[xmz](?:\[None\])?\.(\w+)", call)
         return f"x.{method[1]}" if method else ""

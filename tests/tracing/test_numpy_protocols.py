@@ -39,6 +39,7 @@ TRACED = {
     "linalg": autograd.scipy.linalg,
     "stats": autograd.scipy.stats,
     "integrate": scipy.integrate,
+    **dict.fromkeys(("distance", "fft", "signal", "ndimage")),  # C code there does not bear autograd's arrays
 }
 CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, PLAIN)]
 GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "numpy_functions.md"
@@ -432,6 +433,10 @@ def page() -> str:
         "linalg.": "scipy.linalg.",
         "stats.": "scipy.stats.",
         "integrate.": "scipy.integrate.",
+        "distance.": "scipy.spatial.distance.",
+        "fft.": "scipy.fft.",
+        "signal.": "scipy.signal.",
+        "ndimage.": "scipy.ndimage.",
     }
 
     def shown(each: str) -> str:

@@ -15,6 +15,7 @@ from jax.scipy import special as jss
 
 from dagad._engines.xla import corners, refusals, special, vectors
 from dagad._engines.xla.conversions import as_dtype
+from dagad._engines.xla.distances import DISTANCES
 from dagad._engines.xla.distributions import of_distribution
 from dagad._engines.xla.matrices import floating, mirrored
 from dagad._engines.xla.multivariate import of_several
@@ -28,12 +29,13 @@ from dagad._engines.xla.protocols import (
 from dagad._engines.xla.written import WRITTEN
 from dagad._errors import NotDifferentiableError
 from dagad._rules import polynomials
+from dagad._rules.scipy_functions import home_of
 from dagad._types import Args, Array, Axis, Function, Kwargs
 
 
 def call_scipy(function: Function, args: Args, kwargs: Kwargs) -> Any:
     """Call a function of scipy's, or a method of a distribution, of whose arguments one at least is traced."""
-    home = ".".join(function.__module__.split(".")[:2]).replace("scipy._lib", "scipy.linalg")  # that wraps it there
+    home = home_of(function)
     name = f"{home}.{function.__name__}"
     kwargs = {key: each for key, each in kwargs.items() if not key.startswith(("overwrite", "check_finite"))}
     if function.__qualname__.startswith(("rv_continuous.", "rv_discrete.")):
@@ -268,6 +270,7 @@ def _series(recurrence: Function) -> Function:
 
 
 WRITTEN_SCIPY: dict[str, Function] = {
+    **{f"scipy.spatial.distance.{name}": each for name, each in DISTANCES.items()},
     "numpy.polynomial.polyval": _polyval,
     "numpy.polynomial.polyvalfromroots": _from_roots,
     **{f"numpy.polynomial.{name}": _series(each) for name, each in polynomials.RECURRENCES.items()},
