@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dagad._rules import distances, polynomials, scipy_integrate, scipy_optimize
+from dagad._rules import distances, polynomials, scipy_fft, scipy_integrate, scipy_optimize
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import HOMES
 
@@ -79,6 +79,12 @@ def _distances(module: ModuleType) -> bool:
     return True
 
 
+def _transforms(module: ModuleType) -> bool:
+    patches.swap(scipy_fft.of_transforms(module))
+    return True
+
+
+HOMES["scipy.fft"] = _transforms
 HOMES["scipy.optimize"] = _optimize
 HOMES["scipy.spatial.distance"] = _distances
 HOMES["scipy.special"] = _special

@@ -342,6 +342,26 @@ distance.minkowski(x, y, p=3) | distance.minkowski(x, y, 1.5, x) | distance.mink
 distance.mahalanobis(x[:3], y[:3], s + np.eye(3)) | distance.correlation(x, y, centered=False)
 """
 
+SCIPY_FFT = """
+fft.fft(x) | fft.ifft(z) | fft.rfft(x) | fft.irfft(z) | fft.hfft(z) | fft.ihfft(x) | fft.fft2(m) | fft.ifft2(m)
+fft.rfft2(m) | fft.irfft2(m) | fft.hfft2(z.reshape(3, 4)) | fft.ihfft2(m) | fft.fftn(m) | fft.ifftn(z.reshape(3, 4))
+fft.rfftn(m) | fft.irfftn(m) | fft.hfftn(z.reshape(3, 4)) | fft.ihfftn(m) | fft.fft(m, 5, axis=0, norm="ortho")
+fft.ifft(m, 3, norm="forward") | fft.rfft(x[:7], norm="ortho") | fft.rfft(m, 9, 0) | fft.irfft(x, 7)
+fft.irfft(z.reshape(3, 4), axis=0, norm="forward") | fft.hfft(x, 9, norm="ortho") | fft.ihfft(m, 5, 0, "forward")
+fft.fft2(m, (4, 2), norm="ortho") | fft.fftn(m[None], (2, -1)) | fft.fftn(m, axes=1) | fft.rfftn(m, s=(5, 3))
+fft.irfftn(z.reshape(3, 4), (3, 5), axes=(1, 0)) | fft.hfftn(z.reshape(3, 4), (2, 7), norm="forward")
+fft.ihfftn(m, axes=(0,), norm="ortho") | fft.irfft2(z.reshape(3, 4), norm="forward") | fft.fftshift(m)
+fft.ifftshift(x) | fft.dct(x, 1) | fft.dct(x, 2) | fft.dct(x, 3) | fft.dct(x, 4) | fft.dct(x[:5], 2, norm="ortho")
+fft.dct(m, 3, 5, 0, "forward") | fft.idct(x, 1) | fft.idct(x, 2) | fft.idct(x, 3) | fft.idct(x, 4)
+fft.idct(x[:5], 2, norm="ortho") | fft.idct(m, 3, 5, 0, "forward") | fft.dst(x, 1) | fft.dst(x, 2) | fft.dst(x, 3)
+fft.dst(x, 4) | fft.dst(x[:5], 2, norm="ortho") | fft.dst(m, 3, 5, 0, "forward") | fft.idst(x, 1) | fft.idst(x, 2)
+fft.idst(x, 3) | fft.idst(x, 4) | fft.idst(x[:5], 2, norm="ortho") | fft.idst(m, 3, 5, 0, "forward") | fft.dct(z)
+fft.idst(z, norm="ortho") | fft.dct(x, orthogonalize=True) | fft.dst(x, 3, orthogonalize=True)
+fft.dct(x, 1, norm="ortho", orthogonalize=False) | fft.idct(x, 2, orthogonalize=True) | fft.dst(x, 2, norm="ortho")
+fft.dctn(m) | fft.dctn(m, 3, (2, 5), norm="ortho") | fft.idctn(m, axes=0) | fft.dstn(m, 1)
+fft.idstn(m, norm="ortho") | fft.idstn(m, 4, s=3, axes=1, norm="forward") | fft.dctn(z.reshape(3, 4), norm="forward")
+"""
+
 FAMILIES = {
     "Functions of entries": UFUNCS,
     "Sums, means, order": REDUCTIONS,
@@ -354,6 +374,7 @@ FAMILIES = {
     "scipy.linalg": SCIPY_LINALG,
     "scipy.stats": STATS,
     "scipy.integrate, numpy.polynomial": INTEGRALS,
+    "scipy.fft": SCIPY_FFT,
     "scipy.spatial.distance": DISTANCES,
 }
 

@@ -147,7 +147,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "asarray": (lambda x: np.sum(np.asarray(x)), r"Use the value as it is"),
     "sum of a list": (lambda x: np.sum([x[0], x[1]]), r"`np\.sum` makes an ordinary array.*np\.stack"),
     "full": (lambda x: np.full(3, x[0]), r"`np\.full` makes.*np\.ones\(shape\)"),
-    "scipy fft": (lambda x: np.abs(scipy.fft.fft(x)), r"`scipy\.fft\.fft` makes an ordinary array.*functions of `np`"),
+    "scipy fft": (
+        lambda x: scipy.fft.fht(x, 1.0, 0.5),
+        r"`scipy\.fft\.fht` makes an ordinary array.*functions of `np`",
+    ),
     "series": (lambda x: np.sum(np.polynomial.Polynomial([1, 2])(x)), r"`np\.polynomial\.Polynomial\.__call__` makes"),
     "masked": (lambda x: np.ma.array(Y) * x, r"`np\.ma\.MaskedArray\.__mul__` makes an ordinary array"),
     "r_": (lambda x: np.r_[x, x], r"`np\.r_` makes.*np\.concatenate"),

@@ -28,7 +28,7 @@ from dagad._engines.xla.protocols import (
 )
 from dagad._engines.xla.written import WRITTEN
 from dagad._errors import NotDifferentiableError
-from dagad._rules import polynomials
+from dagad._rules import polynomials, scipy_fft
 from dagad._rules.scipy_functions import home_of
 from dagad._types import Args, Array, Axis, Function, Kwargs
 
@@ -270,6 +270,7 @@ def _series(recurrence: Function) -> Function:
 
 
 WRITTEN_SCIPY: dict[str, Function] = {
+    **{f"scipy.fft.{name}": each for name, each in (scipy_fft.FOURIER | scipy_fft.WAVES).items()},
     **{f"scipy.spatial.distance.{name}": each for name, each in DISTANCES.items()},
     "numpy.polynomial.polyval": _polyval,
     "numpy.polynomial.polyvalfromroots": _from_roots,
