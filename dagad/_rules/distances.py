@@ -104,6 +104,8 @@ def _angle(products: Array, a: Array, b: Array, w: Array) -> Any:
 
 def between(xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: Any) -> Any:
     """Return the distances of all rows of one matrix to all of another."""
+    if len(np.shape(plain(xa))) != 2 or np.shape(plain(xa))[1:] != np.shape(plain(xb))[1:]:  # where scipy is not asked
+        raise ValueError("Distances are those between rows of two matrices with the same number of columns.")
     if kind in ("cosine", "correlation"):
         if kind == "correlation":
             xa, xb = _centred(xa, w), _centred(xb, w)
@@ -116,6 +118,8 @@ def between(xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: A
 
 def among(x: Array, w: Array, v: Array, vi: Array, kind: str, p: Any) -> Any:
     """Return the distances of all pairs of rows, each pair once."""
+    if len(np.shape(plain(x))) != 2:
+        raise ValueError("Distances are those between rows of a matrix.")
     first, second = np.triu_indices(np.shape(plain(x))[0], 1)
     if kind in ("cosine", "correlation"):
         x = _centred(x, w) if kind == "correlation" else x
@@ -139,11 +143,16 @@ def as_matrix(x: Array, force: str = "no", checks: bool = True) -> Any:
 
     What scipy refuses, it has refused before.
     """
-    del force, checks
+    del checks
     shape = np.shape(plain(x))
+    n = round((1 + (1 + 8 * shape[0]) ** 0.5) / 2) if shape else 0
+    right = shape[0] == shape[-1] if len(shape) == 2 else len(shape) == 1 and n * (n - 1) == 2 * shape[0]
+    if not right or force.lower() not in ("no", "tovector" if len(shape) == 2 else "tomatrix"):
+        raise ValueError(
+            f"Distances of pairs can't be made a matrix or a vector by `force={force!r}` of shape {shape}."
+        )
     if len(shape) == 2:
         return x[np.triu_indices(shape[0], 1)]
-    n = round((1 + (1 + 8 * shape[0]) ** 0.5) / 2)
     if n < 2:
         return np.zeros((1, 1)) + 0.0 * np.sum(x)
     at = np.zeros((n, n), dtype=int)

@@ -77,7 +77,7 @@ def _ihfftn(x: Array, s: Shape, axes: Axis, norm: str | None) -> Any:
     return np.conj(np.fft.rfftn(x, s, axes, _SWAPPED[norm]))
 
 
-# Transforms by cosines and sines, along the last axis: real or imaginary parts of Fourier transforms of twice the length
+# Transforms by cosines and sines, along the last axis: parts of Fourier transforms of twice the length
 
 
 def _turns(angle: Any, x: Array) -> Any:
@@ -162,6 +162,8 @@ def _by_waves(x: Array, cosine: bool, forward: bool, type: int, norm: str | None
 def _waves(x: Array, along: Any, name: str, options: tuple[Any, ...]) -> Any:
     """Return a transform along some axes with their lengths, one after the other."""
     type, norm, orthogonal = options
+    if type not in _TYPES or norm not in _SWAPPED:  # where scipy is not asked
+        raise ValueError(f"`scipy.fft.{name}` has no `type={type!r}` or no `norm={norm!r}`.")
     if plain(x).dtype.kind == "c":
         if orthogonal is not None:  # which scipy takes no notice of, then
             raise NotDifferentiableError(refusals.of_option(f"scipy.fft.{name}", ["orthogonalize"]))

@@ -84,6 +84,15 @@ def _transforms(module: ModuleType) -> bool:
     return True
 
 
+def _signal(module: ModuleType) -> bool:
+    del module
+    from dagad._rules import scipy_signal
+
+    patches.swap(scipy_signal.SWAPS)
+    return True
+
+
+HOMES["scipy.signal"] = _signal
 HOMES["scipy.fft"] = _transforms
 HOMES["scipy.optimize"] = _optimize
 HOMES["scipy.spatial.distance"] = _distances

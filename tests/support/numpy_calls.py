@@ -362,6 +362,35 @@ fft.dctn(m) | fft.dctn(m, 3, (2, 5), norm="ortho") | fft.idctn(m, axes=0) | fft.
 fft.idstn(m, norm="ortho") | fft.idstn(m, 4, s=3, axes=1, norm="forward") | fft.dctn(z.reshape(3, 4), norm="forward")
 """
 
+SCIPY_SIGNAL = """
+signal.convolve(x, y[:5]) | signal.convolve(x, x[:4], "same") | signal.convolve(y[:4], x, mode="valid")
+signal.convolve(m, m[:2, :3], "valid", "fft") | signal.convolve(m, s, mode="same", method="direct")
+signal.convolve(z, x) | signal.convolve(m[None], x.reshape(2, 3, 2)) | signal.fftconvolve(x, y[:5])
+signal.fftconvolve(m, s[:1], "same", axes=1) | signal.fftconvolve(m, m[:, :2], "valid", axes=[-1])
+signal.fftconvolve(z, z) | signal.oaconvolve(x, x[:3]) | signal.oaconvolve(m, y[None, :3], mode="same")
+signal.correlate(x, y[:4]) | signal.correlate(x[:4], x, "valid") | signal.correlate(z, z[:4], "same")
+signal.correlate(m, s, method="fft") | signal.convolve2d(m, m[:2, :3]) | signal.convolve2d(m, s, "same", "symm")
+signal.convolve2d(m, m, "full", boundary="wrap") | signal.convolve2d(m[:2], m, "valid")
+signal.convolve2d(m, s, "same", "fill", 1.5) | signal.correlate2d(m, m[:2, :2], mode="same", boundary="symm")
+signal.correlate2d(z.reshape(3, 4), z.reshape(3, 4)[:2]) | signal.correlate2d(m[:2], m, mode="valid")
+signal.lfilter([0.2, 0.3], [1.0, -0.5, 0.1], x) | signal.lfilter(x[:3], x[3:6] + [2.0, 0, 0], y)
+signal.lfilter(x[:3], 1.5, m) | signal.lfilter(x[:2], [2.0, 0.3, 0.2], m, axis=0, zi=m[:2])[0]
+signal.lfilter([0.3, 0.1], x[:2] + [1.5, 0], y, zi=x[:1])[1] | signal.lfilter(x[:3], x[:2] + [1, 0], z)
+signal.lfilter(x[:4], [2.0], x, zi=y[:3])[1] | signal.lfilter([0.5], x[:2] + [1, 0], m)
+signal.filtfilt([0.2, 0.3], [1.0, -0.5], x) | signal.filtfilt(x[:2], x[2:4] + [2, 0], m, axis=0, padlen=1)
+signal.filtfilt([0.3, 0.2], [1.0, -0.2], x, padtype="even", padlen=4)
+signal.filtfilt([0.3, 0.2], [1.0, -0.2], m, padtype=None)
+signal.filtfilt([0.3, 0.2], [1.0, -0.2, 0.1], x, padtype="constant") | signal.detrend(x) | signal.detrend(m, axis=0)
+signal.sosfilt([[0.2, 0.1, 0, 1, -0.3, 0.1], [0.4, 0.1, 0.3, 1, 0.2, 0.1]], x)
+signal.sosfilt(np.concatenate([x[:3], [1.0], x[3:5] / 3])[None], m, zi=m[None, :, :2])[0]
+signal.sosfilt([[1, 0.5, 0, 1, 0.2, 0]], m, 0) | signal.sosfilt([[1, 0.5, 0, 1, 0.2, 0]], x, zi=x[None, :2])[1]
+signal.detrend(m, type="constant") | signal.detrend(x, bp=[5]) | signal.savgol_filter(x, 5, 2)
+signal.savgol_filter(x, 4, 1, mode="nearest") | signal.savgol_filter(m, 3, 1, 1, 0.5)
+signal.savgol_filter(x, 5, 3, mode="wrap") | signal.savgol_filter(m.T, 4, 2, axis=0)
+signal.savgol_filter(x, 5, 2, mode="mirror") | signal.savgol_filter(x, 5, 2, mode="constant", cval=1.5)
+signal.hilbert(x) | signal.hilbert(m, 5, axis=0) | np.abs(signal.hilbert(x))
+"""
+
 FAMILIES = {
     "Functions of entries": UFUNCS,
     "Sums, means, order": REDUCTIONS,
@@ -375,6 +404,7 @@ FAMILIES = {
     "scipy.stats": STATS,
     "scipy.integrate, numpy.polynomial": INTEGRALS,
     "scipy.fft": SCIPY_FFT,
+    "scipy.signal": SCIPY_SIGNAL,
     "scipy.spatial.distance": DISTANCES,
 }
 
