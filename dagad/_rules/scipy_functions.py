@@ -104,16 +104,23 @@ def primitive_of(raw: Function, definition: Function) -> Any:
     return own_primitive(raw, *rules_of(raw.__name__, definition))
 
 
-def with_rules(function: Function, vjp: Function, jvp: Function) -> tuple[Swap, Any]:
-    """Return the swap of a function with these rules, and the primitive."""
+def with_rules(function: Function, vjp: Function, jvp: Function, look: Function | None = None) -> tuple[Swap, Any]:
+    """Return the swap of a function with these rules, and the primitive; `look` sees the arguments first."""
     own = stock(function)
     made = own_primitive(own, vjp, jvp)
-    return swap(function, _Kept(own, made)), made
+    kept = _Kept(own, made)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        if look is not None:
+            look(*args, **kwargs)
+        return kept(*args, **kwargs)
+
+    return swap(function, kept if look is None else ours), made
 
 
-def defined(function: Function, definition: Function) -> Swap:
+def defined(function: Function, definition: Function, look: Function | None = None) -> Swap:
     """Return the swap of a function that is differentiated by its definition."""
-    return with_rules(function, *rules_of(f"{function.__module__}.{function.__name__}", definition))[0]
+    return with_rules(function, *rules_of(f"{home_of(function)}.{function.__name__}", definition), look)[0]
 
 
 def home_of(function: Function) -> str:

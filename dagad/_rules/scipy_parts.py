@@ -92,6 +92,14 @@ def _signal(module: ModuleType) -> bool:
     return True
 
 
+def _ndimage(module: ModuleType) -> bool:
+    from dagad._rules import scipy_signal
+
+    patches.swap(scipy_signal.of_images(module))
+    return True
+
+
+HOMES["scipy.ndimage"] = _ndimage
 HOMES["scipy.signal"] = _signal
 HOMES["scipy.fft"] = _transforms
 HOMES["scipy.optimize"] = _optimize

@@ -6,14 +6,18 @@ slopes in the coefficients are correlations with what was filtered; so no deriva
 
 from __future__ import annotations
 
+import inspect
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import scipy.signal as of
 
+from dagad._rules import images
 from dagad._rules.scipy_functions import defined, stock
 from dagad._rules.signals import Means, by_means, reverse, shape_of
 from dagad._tracing.by_definition import as_given
+from dagad._tracing.operands import array_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.rules import own_primitive, shaped
 from dagad._types import Argnums, Args, Array, Function, Kwargs, Tangents, Value
@@ -136,4 +140,23 @@ def lfilter(b: Array, a: Array, x: Array, state: Any) -> tuple[Any, Any]:
 
 
 MEANS = Means(convolve, weigh, lfilter)
+
+
+def of_images(ndimage: ModuleType) -> list[Swap]:
+    """Return the swaps for `scipy.ndimage`, whose filters are made of the same few."""
+
+    def look(name: str) -> Function:
+        signature = inspect.signature(getattr(ndimage, name))
+
+        def refuse(*args: Any, **kwargs: Any) -> None:
+            """Refuse before an array is written into, from which somebody may go on without derivatives."""
+            given = signature.bind(*args, **kwargs).arguments
+            images.checked(name, array_of(given["input"]), given.get("output"), given.get("cval", 0.0))
+
+        return refuse
+
+    every = images.by_means(MEANS).items()
+    return [defined(getattr(ndimage, name), as_given(each), look(name)) for name, each in every]
+
+
 SWAPS: list[Swap] = [defined(getattr(of, name), as_given(each)) for name, each in by_means(MEANS).items()]

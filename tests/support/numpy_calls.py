@@ -391,6 +391,24 @@ signal.savgol_filter(x, 5, 2, mode="mirror") | signal.savgol_filter(x, 5, 2, mod
 signal.hilbert(x) | signal.hilbert(m, 5, axis=0) | np.abs(signal.hilbert(x))
 """
 
+SCIPY_NDIMAGE = """
+ndimage.correlate1d(x, y[:4]) | ndimage.correlate1d(m, x[:3], axis=0, mode="mirror")
+ndimage.correlate1d(z, x[:3], mode="wrap", origin=1)
+ndimage.correlate1d(x, [1.0, 2.0, -1.0], mode="constant", cval=1.5) | ndimage.correlate1d(x, z[:3], mode="nearest")
+ndimage.convolve1d(x, y[:4]) | ndimage.convolve1d(m, x[:3], 0, mode="nearest")
+ndimage.convolve1d(y, z[:2], mode="grid-wrap") | ndimage.gaussian_filter1d(x, 1.2)
+ndimage.gaussian_filter1d(m, 0.8, axis=0, order=1, mode="wrap")
+ndimage.gaussian_filter1d(x, 1.1, order=2, radius=3, mode="constant", cval=0.4) | ndimage.gaussian_filter(m, 1.1)
+ndimage.gaussian_filter(m, [0.7, 1.1], order=[1, 0], mode=["wrap", "nearest"])
+ndimage.gaussian_filter(z, 0.9, mode="mirror") | ndimage.uniform_filter1d(x, 4)
+ndimage.uniform_filter1d(m, 3, axis=0, mode="constant", cval=2.0, origin=-1) | ndimage.uniform_filter(m)
+ndimage.uniform_filter(m, (2, 3), mode="wrap", origin=(0, 1)) | ndimage.correlate(m, s)
+ndimage.correlate(m, x[:6].reshape(2, 3), mode="wrap", origin=(-1, 1))
+ndimage.correlate(x, x[:3], mode="constant", cval=1.0) | ndimage.correlate(m, z[:6].reshape(2, 3))
+ndimage.convolve(m, s, mode="nearest") | ndimage.convolve(m, m[:2], mode="mirror", origin=(0, -1))
+ndimage.convolve(m[None], s[None], mode="grid-constant", cval=0.5)
+"""
+
 FAMILIES = {
     "Functions of entries": UFUNCS,
     "Sums, means, order": REDUCTIONS,
@@ -405,6 +423,7 @@ FAMILIES = {
     "scipy.integrate, numpy.polynomial": INTEGRALS,
     "scipy.fft": SCIPY_FFT,
     "scipy.signal": SCIPY_SIGNAL,
+    "scipy.ndimage": SCIPY_NDIMAGE,
     "scipy.spatial.distance": DISTANCES,
 }
 

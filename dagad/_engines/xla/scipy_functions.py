@@ -26,7 +26,7 @@ from dagad._engines.xla.protocols import (
     call_function,
     common_dtype,
 )
-from dagad._engines.xla.signals import SIGNALS
+from dagad._engines.xla.signals import IMAGES, SIGNALS
 from dagad._engines.xla.written import WRITTEN
 from dagad._errors import NotDifferentiableError
 from dagad._rules import polynomials, scipy_fft
@@ -272,6 +272,7 @@ def _series(recurrence: Function) -> Function:
 
 WRITTEN_SCIPY: dict[str, Function] = {
     **{f"scipy.fft.{name}": each for name, each in (scipy_fft.FOURIER | scipy_fft.WAVES).items()},
+    **{f"scipy.ndimage.{name}": each for name, each in IMAGES.items()},
     **{f"scipy.signal.{name}": each for name, each in SIGNALS.items()},
     **{f"scipy.spatial.distance.{name}": each for name, each in DISTANCES.items()},
     "numpy.polynomial.polyval": _polyval,

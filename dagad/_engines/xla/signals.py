@@ -1,4 +1,4 @@
-"""Functions of scipy.signal compiled: convolutions, and filters step by step as scipy runs them."""
+"""Functions of scipy.signal and scipy.ndimage compiled: convolutions, and filters step by step as scipy runs them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla.conversions import as_dtype
-from dagad._rules.signals import Means, by_means, shape_of
+from dagad._rules import images, signals
+from dagad._rules.signals import Means, shape_of
 from dagad._types import Array, Function
 
 
@@ -98,4 +99,6 @@ def _lfilter(b: Array, a: Array, x: Array, state: Any) -> tuple[Any, Any]:
     return jnp.moveaxis(found, 0, -1), jnp.moveaxis(after, 0, -1)
 
 
-SIGNALS: dict[str, Function] = by_means(Means(_convolve, _weigh, _lfilter))
+_MEANS = Means(_convolve, _weigh, _lfilter)
+SIGNALS: dict[str, Function] = signals.by_means(_MEANS)
+IMAGES: dict[str, Function] = images.by_means(_MEANS)
