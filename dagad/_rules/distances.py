@@ -9,12 +9,14 @@ function of the distance follows: a point never moves away from itself. Where po
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
+from dagad._rules.differences import squares
 from dagad._rules.scipy_functions import defined, primitive_of, stock, swap
 from dagad._tracing import refusals
 from dagad._tracing.by_definition import as_given
@@ -48,14 +50,18 @@ KINDS: dict[str, str] = {
 
 def _apart(u: Array, v: Array) -> Any:
     """Return a difference of real numbers."""
-    if np.iscomplexobj(u) or np.iscomplexobj(v):
-        raise NotDifferentiableError(refusals.of_function(HOME, " of complex numbers"))
+    _real(u, v)
     return u - v
+
+
+def _real(*points: Array) -> None:
+    if any(map(np.iscomplexobj, points)):
+        raise NotDifferentiableError(refusals.of_function(HOME, " of complex numbers"))
 
 
 def _root(square: Array, power: float = 0.5) -> Any:
     """Return a root, with the derivative 0 at 0."""
-    some = square > 0
+    some = square != 0  # what is no number stays none
     return np.where(some, np.where(some, square, 1.0) ** power, 0.0)
 
 
@@ -102,10 +108,21 @@ def _angle(products: Array, a: Array, b: Array, w: Array) -> Any:
 # Of arrays
 
 
-def between(xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: Any) -> Any:
+def _is_plain(kind: str, w: Array, p: Any) -> bool:
+    """Return whether a distance follows from the sum of squares."""
+    by_squares = kind in ("euclidean", "sqeuclidean") or (kind == "minkowski" and p in (None, 2))
+    return by_squares and w is None
+
+
+def between(
+    xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: Any, squares: Function | None = None
+) -> Any:
     """Return the distances of all rows of one matrix to all of another."""
     if len(np.shape(plain(xa))) != 2 or np.shape(plain(xa))[1:] != np.shape(plain(xb))[1:]:  # where scipy is not asked
         raise ValueError("Distances are those between rows of two matrices with the same number of columns.")
+    _real(xa, xb)
+    if squares is not None and _is_plain(kind, w, p):
+        return squares(xa, xb) if kind == "sqeuclidean" else _root(squares(xa, xb))
     if kind in ("cosine", "correlation"):
         if kind == "correlation":
             xa, xb = _centred(xa, w), _centred(xb, w)
@@ -116,11 +133,15 @@ def between(xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: A
     return _of_differences(kind, _apart(xa[:, None, :], xb[None, :, :]), w, v, vi, p)
 
 
-def among(x: Array, w: Array, v: Array, vi: Array, kind: str, p: Any) -> Any:
+def among(x: Array, w: Array, v: Array, vi: Array, kind: str, p: Any, squares: Function | None = None) -> Any:
     """Return the distances of all pairs of rows, each pair once."""
     if len(np.shape(plain(x))) != 2:
         raise ValueError("Distances are those between rows of a matrix.")
+    _real(x)
     first, second = np.triu_indices(np.shape(plain(x))[0], 1)
+    if squares is not None and _is_plain(kind, w, p):
+        found = squares(x, x)[first, second]
+        return found if kind == "sqeuclidean" else _root(found)
     if kind in ("cosine", "correlation"):
         x = _centred(x, w) if kind == "correlation" else x
         a, b = x[first], x[second]
@@ -164,11 +185,16 @@ def as_matrix(x: Array, force: str = "no", checks: bool = True) -> Any:
 # Of two vectors
 
 
+def _wide(w: Array) -> Any:
+    """Return weights as scipy has them, in double precision."""
+    return w.astype(float) if isinstance(w, np.ndarray) else w
+
+
 def _scaled(length: Function) -> Function:
     """Return a length of differences that are scaled before by a power of 2: scipy's does not overflow either."""
 
     def scaled(u: Array, v: Array, w: Array = None) -> Any:
-        d = _apart(u, v) if w is None else _root(w) * _apart(u, v)
+        d = _apart(u, v) if w is None else _root(_wide(w)) * _apart(u, v)
         if not np.size(plain(d)):
             return np.sum(d)
         power = np.frexp(np.max(np.abs(d)))[1]
@@ -179,10 +205,11 @@ def _scaled(length: Function) -> Function:
 
 def _numbers_of(u: Array, v: Array, p: float = 2, w: Array = None) -> Any:
     p = _constant(p, f"{HOME}.minkowski")
-    return euclidean(u, v, w) if p == 2 else _minkowski(_apart(u, v), w, p)
+    return euclidean(u, v, w) if p == 2 else _minkowski(_apart(u, v), _wide(w), p)
 
 
 def _correlation(u: Array, v: Array, w: Array = None, centered: bool = True) -> Any:
+    w = _wide(w)
     u, v = (_centred(u, w), _centred(v, w)) if centered else (u, v)
     w = None if w is None else w / np.sum(w)
     return _angle(_sum(u * v, w), u, v, w)
@@ -191,8 +218,8 @@ def _correlation(u: Array, v: Array, w: Array = None, centered: bool = True) -> 
 euclidean = _scaled(lambda d: _root(np.sum(d * d)))
 VECTORS: dict[str, Function] = {
     "euclidean": euclidean,
-    "sqeuclidean": lambda u, v, w=None: _sum(_apart(u, v) ** 2, w),
-    "cityblock": lambda u, v, w=None: _minkowski(_apart(u, v), w, 1),
+    "sqeuclidean": lambda u, v, w=None: _sum(_apart(u, v) ** 2, _wide(w)),
+    "cityblock": lambda u, v, w=None: _minkowski(_apart(u, v), _wide(w), 1),
     "chebyshev": lambda u, v, w=None: _minkowski(_apart(u, v), w, np.inf),
     "minkowski": _numbers_of,
     "cosine": lambda u, v, w=None: _correlation(u, v, w, False),
@@ -239,7 +266,8 @@ def _of_pairs(module: ModuleType) -> list[Swap]:
     def pdist(x: Array, w: Array, v: Array, vi: Array, kind: str, p: Any) -> Any:
         return to_each(x, kind, **_given(w, v, vi, p))
 
-    all_rows, each_pair = primitive_of(cdist, between), primitive_of(pdist, among)
+    all_rows = primitive_of(cdist, functools.partial(between, squares=squares))
+    each_pair = primitive_of(pdist, functools.partial(among, squares=squares))
 
     def our_cdist(XA: Array, XB: Array, metric: Any = "euclidean", *, out: Any = None, **options: Any) -> Any:
         return all_rows(XA, XB, *asked("cdist", metric, out, options))

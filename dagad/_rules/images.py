@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
-from dagad._rules.signals import Means, extended, fits, one_of, reverse, shape_of
+from dagad._rules.signals import PERIODS, Means, extended, fits, one_of, reverse, shape_of
 from dagad._tracing import refusals
 from dagad._types import Array, Axis, Function
 from dagad._values import pytree
@@ -23,13 +23,13 @@ HOME = "scipy.ndimage"
 _MODES = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "wrap", "grid-wrap")
 
 
-def checked(name: str, x: Array, output: Any, cval: Any) -> None:
-    """Refuse what would write into an array, or round what it returns."""
+def checked(name: str, x: Array, output: Any, cval: Any, weights: Array = None) -> None:
+    """Refuse what would write into an array, or round what it returns; complex numbers are not rounded."""
     if hasattr(output, "shape") and not isinstance(output, type):
         raise NotDifferentiableError(refusals.of_out(f"{HOME}.{name}"))
     if output is not None:
         raise NotDifferentiableError(refusals.of_option(f"{HOME}.{name}", ["output"]))
-    if plain(x).dtype.kind not in "fc":
+    if plain(x).dtype.kind not in "fc" and not np.iscomplexobj(weights):
         why = " of whole numbers, since it rounds to such. Give it those of floating point, `image.astype(float)`"
         raise NotDifferentiableError(refusals.of_function(f"{HOME}.{name}", why))
     _number(name, "cval", cval)
@@ -93,7 +93,7 @@ def _correlate1d(
     *,
     name: str = "correlate1d",
 ) -> Any:
-    checked(name, input, output, cval)
+    checked(name, input, output, cval, weights)
     w = _double(weights) if name == "convolve1d" else np.conj(_double(weights))
     return _like(_along(means, _double(input), w, axis, mode, cval, origin), input, weights)
 
@@ -243,7 +243,7 @@ def _correlate(
     *,
     axes: Axis = None,
 ) -> Any:
-    checked("correlate", input, output, cval)
+    checked("correlate", input, output, cval, weights)
     places = _axes(input, axes)
     fits(len(shape_of(weights)) == len(places), "A filter has as many axes as are filtered.")
     origins = _each(origin, len(places))
@@ -262,12 +262,60 @@ def _convolve(
     *,
     axes: Axis = None,
 ) -> Any:
-    checked("convolve", input, output, cval)
+    checked("convolve", input, output, cval, weights)
     places = _axes(input, axes)
     fits(len(shape_of(weights)) == len(places), "A filter has as many axes as are filtered.")
     origins = [-own - (n % 2 == 0) for own, n in zip(_each(origin, len(places)), shape_of(weights), strict=True)]
     found = _of_neighbours(means, _double(input), reverse(_double(weights)), mode, cval, origins, places)
     return _like(found, input, weights)
+
+
+# Between pixels
+
+
+def _extension(means: Means, at: Array, n: int, mode: str) -> Any:
+    """Return which entries stand at whole numbers that may lie beyond an edge."""
+    if mode in PERIODS:
+        period = PERIODS[mode](n)
+        return means.take(period, at % len(period))
+    return np.clip(at, 0, n - 1)
+
+
+_BETWEEN = ("constant", "nearest", "reflect", "grid-mirror", "mirror", "grid-wrap")
+
+
+def _map_coordinates(
+    means: Means,
+    input: Array,
+    coordinates: Array,
+    output: Any = None,
+    order: int = 3,
+    mode: str = "constant",
+    cval: Any = 0.0,
+    prefilter: bool = True,
+) -> Any:
+    """Return what lines between neighbours are at some places; at a neighbour, the slope is that of the next line."""
+    del prefilter
+    checked("map_coordinates", input, output, cval)
+    if order != 1 or mode not in _BETWEEN:
+        raise NotDifferentiableError(
+            refusals.of_option(f"{HOME}.map_coordinates", [f"order={order}" if order != 1 else f"mode={mode!r}"])
+        )
+    shape, flat = shape_of(input), np.ravel(_double(input))
+    fits(len(shape) == shape_of(coordinates)[0] and all(shape), "Coordinates have a row for each axis of an image.")
+    parts: list[tuple[Any, Any]] = [(np.zeros(shape_of(coordinates)[1:], dtype=int), 1.0)]
+    outside = np.zeros(shape_of(coordinates)[1:], dtype=bool)
+    for axis, n in enumerate(shape):
+        here = coordinates[axis] * 1.0
+        start = np.floor(plain(here))
+        if mode == "constant":
+            outside = outside | (plain(here) < 0) | (plain(here) > n - 1)
+            start = np.clip(start, 0, max(n - 2, 0))
+        share, first = here - start, start.astype(int)
+        both = [(_extension(means, first + k, n, mode), share if k else 1.0 - share) for k in (0, 1)]
+        parts = [(at * n + place, weight * own) for at, weight in parts for place, own in both]
+    found = sum(means.take(flat, at) * weight for at, weight in parts)
+    return _like(np.where(outside, cval, found) if mode == "constant" else found, input)
 
 
 _DEFINITIONS: dict[str, Function] = {
@@ -279,6 +327,7 @@ _DEFINITIONS: dict[str, Function] = {
     "uniform_filter": _uniform_filter,
     "correlate": _correlate,
     "convolve": _convolve,
+    "map_coordinates": _map_coordinates,
 }
 
 

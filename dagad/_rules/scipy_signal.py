@@ -139,7 +139,7 @@ def lfilter(b: Array, a: Array, x: Array, state: Any) -> tuple[Any, Any]:
     return found, after + _beyond(b, x, count) - _beyond(a, found, count)
 
 
-MEANS = Means(convolve, weigh, lfilter)
+MEANS = Means(convolve, weigh, lfilter, lambda x, at: x[plain(at)])
 
 
 def of_images(ndimage: ModuleType) -> list[Swap]:
@@ -151,7 +151,9 @@ def of_images(ndimage: ModuleType) -> list[Swap]:
         def refuse(*args: Any, **kwargs: Any) -> None:
             """Refuse before an array is written into, from which somebody may go on without derivatives."""
             given = signature.bind(*args, **kwargs).arguments
-            images.checked(name, array_of(given["input"]), given.get("output"), given.get("cval", 0.0))
+            images.checked(
+                name, array_of(given["input"]), given.get("output"), given.get("cval", 0.0), given.get("weights")
+            )
 
         return refuse
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
-from dagad._types import Array, Axis, Function, Shape
+from dagad._types import Array, Axis, DType, Function, Shape
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -26,11 +26,13 @@ class Means(NamedTuple):
     `convolve` takes two arrays, "full" or "valid" (the first is the larger one then), the axes if these are not all,
     and scipy's name of the method. `weigh(b, x)` is the sum of ``b[k] * x[..., n - k]`` where there is such an entry.
     `lfilter` filters along the last axis, from a state or None, and returns the state at the end, too.
+    `take(x, at)` has entries of a vector at whole numbers that may be known to nobody yet.
     """
 
     convolve: Function
     weigh: Function
     lfilter: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+    take: Function
 
 
 def shape_of(x: Array) -> Any:
@@ -107,7 +109,7 @@ def _fftconvolve(means: Means, in1: Array, in2: Array, mode: str = "full", axes:
 
 
 # What is beyond an edge, by the names that scipy.signal and scipy.ndimage have for it: places in a period.
-_PERIODS: dict[str, Callable[[int], Any]] = {
+PERIODS: dict[str, Callable[[int], Any]] = {
     "wrap": np.arange,
     "grid-wrap": np.arange,
     "symm": lambda n: np.r_[:n, n - 1 : -1 : -1] if n else np.arange(0),
@@ -121,14 +123,20 @@ def extended(x: Array, axis: int, before: int, after: int, mode: str, value: Any
     """Return an array with more entries before and behind those along an axis."""
     n = shape_of(x)[axis]
     at = np.arange(-before, n + after)
-    if mode in _PERIODS:
-        period = _PERIODS[mode](n)
+    if mode in PERIODS:
+        period = PERIODS[mode](n)
         return np.take(x, period[at % len(period)], axis=axis)
     inside = np.take(x, np.clip(at, 0, n - 1), axis=axis)
     if mode == "nearest":
         return inside
     known = ((at >= 0) & (at < n)).reshape([-1 if k == axis % len(shape_of(x)) else 1 for k in range(len(shape_of(x)))])
-    return np.where(known, inside, np.asarray(value, dtype=plain(x).dtype) if not pytree.is_traced(value) else value)
+    return np.where(known, inside, value if pytree.is_traced(value) else _number_beside(plain(x).dtype, value))
+
+
+def _number_beside(dtype: DType, value: Any) -> Any:
+    """Return a number in the precision of what it stands beside; whole ones get a place behind the point for it."""
+    number = np.asarray(value).item()
+    return np.asarray(number, dtype=np.result_type(dtype, number))
 
 
 _BOUNDARIES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,32 @@ def test_metrics_without_a_derivative_are_refused_by_name(engine: str | None) ->
     for fun, sentence in cases:
         with pytest.raises(dagad.NotDifferentiableError, match=sentence):
             slopes(fun, POINTS, engine)
+
+
+@pytest.mark.filterwarnings("ignore::dagad.DagadWarning")  # which says so
+@pytest.mark.parametrize("engine", ENGINES)
+def test_distances_from_what_is_no_number_have_no_slope_that_is_one(engine: str | None) -> None:
+    with np.errstate(all="ignore"):
+        assert np.isnan(slopes(lambda x: cdist(x, POINTS[:1]), [[np.nan, 0.0, 1.0]], engine)).all()
+
+
+def test_distances_of_close_points_far_from_the_origin_keep_their_digits() -> None:
+    far, close = 1e6 + POINTS, 1e6 + POINTS + 1e-6 * ALONG
+    steps = far[:, None, :] - close[None]  # exact
+    lengths = np.sqrt(np.sum(steps**2, axis=-1))
+    found = slopes(lambda x: np.exp(-1e6 * cdist(x, close)), far)
+    right = np.sum(-1e6 * (np.exp(-1e6 * lengths) / lengths)[..., None] * steps, axis=1)
+    np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12 * abs(right).max())
+
+
+def test_distances_between_rows_of_many_columns_take_no_memory_for_their_differences() -> None:
+    x = RNG.normal(size=(150, 400))
+    for fun in (lambda x: cdist(x, x), lambda x: pdist(x, "sqeuclidean")):
+        tracemalloc.start()
+        slopes(fun, x)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 8 * 150 * 150 * 40  # of 400 columns
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -54,6 +54,26 @@ def test_filters_have_the_slopes_of_differences_beyond_every_kind_of_edge(mode: 
         np.testing.assert_allclose(found, of_a_quadratic(fun, IMAGE), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("mode", ["constant", "nearest", "reflect", "grid-mirror", "mirror", "grid-wrap"])
+def test_places_between_pixels_and_beyond_edges_have_the_slopes_of_lines(mode: str, engine: str | None) -> None:
+    at = np.concatenate([IMAGE.ravel(), RNG.uniform(-7, 9, size=24)])
+
+    def mapped(t: Any) -> Any:
+        image, places = t[:20].reshape(5, 4), t[20:].reshape(2, 12)
+        return scipy.ndimage.map_coordinates(image, places, order=1, mode=mode, cval=0.7) ** 2
+
+    about = [(weighed(mapped(at + e)) - weighed(mapped(at - e))) / 2e-6 for e in 1e-6 * np.eye(44)]
+    np.testing.assert_allclose(slopes(mapped, at, engine), about, rtol=1e-7, atol=1e-8)
+    along = RNG.normal(size=44)
+    curved = (slopes(mapped, at + 1e-6 * along) - slopes(mapped, at - 1e-6 * along)) / 2e-6
+    np.testing.assert_allclose(dagad.hvp(loss_of(mapped, engine), at, along), curved, rtol=1e-6, atol=1e-7)
+    on_pixels = np.array([0.0, 2.0, 4.0])
+    found = slopes(lambda c: scipy.ndimage.map_coordinates(IMAGE[:, 0], c[None], order=1), on_pixels, engine)
+    rises = np.diff(IMAGE[:, 0])[[0, 2, 3]]  # of the line behind, at the end of that before
+    np.testing.assert_allclose(found, rises * np.cos(np.arange(3)), rtol=1e-12)
+
+
 def test_the_width_of_a_gaussian_has_a_slope_where_the_number_of_neighbours_stays() -> None:
     for order, at in ((0, np.array([1.1, 0.7])), (2, np.array([2.2, 0.9]))):
 
@@ -85,6 +105,8 @@ def test_filters_that_round_or_write_into_an_array_are_refused_by_name(engine: s
         (lambda x: scipy.ndimage.gaussian_filter(x, 1.0, output=np.zeros((5, 4))), r"gaussian_filter` was to write"),
         (lambda x: scipy.ndimage.uniform_filter(x, 3, output=np.float32), r"uniform_filter` was called with `output`"),
         (lambda x: scipy.ndimage.correlate1d(x, [1.0, 2.0], mode="constant", cval=x[0, 0]), r"with `cval`"),
+        (lambda x: scipy.ndimage.map_coordinates(x, x[:2]), r"map_coordinates` was called with `order=3`"),
+        (lambda x: scipy.ndimage.map_coordinates(x, x[:2], order=1, mode="wrap"), r"with `mode='wrap'`"),
         (lambda x: scipy.ndimage.median_filter(x, 3), r"scipy\.ndimage\.median_filter|ordinary array"),
     ]
     if engine:

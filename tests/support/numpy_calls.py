@@ -406,7 +406,11 @@ ndimage.uniform_filter(m, (2, 3), mode="wrap", origin=(0, 1)) | ndimage.correlat
 ndimage.correlate(m, x[:6].reshape(2, 3), mode="wrap", origin=(-1, 1))
 ndimage.correlate(x, x[:3], mode="constant", cval=1.0) | ndimage.correlate(m, z[:6].reshape(2, 3))
 ndimage.convolve(m, s, mode="nearest") | ndimage.convolve(m, m[:2], mode="mirror", origin=(0, -1))
-ndimage.convolve(m[None], s[None], mode="grid-constant", cval=0.5)
+ndimage.convolve(m[None], s[None], mode="grid-constant", cval=0.5) | ndimage.map_coordinates(m, 3 * m[:2], order=1)
+ndimage.map_coordinates(x, [5 * x[::-1]], order=1, mode="nearest")
+ndimage.map_coordinates(y, 20 * x[None] - 9, order=1, mode="mirror")
+ndimage.map_coordinates(m, 9 * m[:2] - 4, order=1, mode="reflect")
+ndimage.map_coordinates(z, 20 * x[None] - 9, order=1, mode="grid-wrap")
 """
 
 FAMILIES = {

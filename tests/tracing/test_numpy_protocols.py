@@ -460,7 +460,7 @@ def page() -> str:
 
 HEAD = """# Functions of numpy and scipy that work in chunks
 
-Write chunk functions with `import numpy as np`, `scipy.special`, `scipy.linalg`, `scipy.stats` and so on, as you would
+Write chunk functions with `import numpy as np`, `scipy.special`, `scipy.linalg`, `scipy.signal` and so on, as you would
 without derivatives.
 The {count} functions below are called by these names in dagad's tests: value, gradient, jvp and hvp are right. What is
 not here may work too; if not, the error says what to write instead. Operators (`+`, `**`, `@`, slices, comparisons) and
@@ -492,7 +492,8 @@ Sparse matrices and linear operators of `scipy.sparse` are constant: `A @ x`, `x
 Where a function has a corner, the derivative is what autograd says: 0 for `np.abs` at 0, half for `np.maximum(x, 0)`,
 equal parts for entries that are the largest together in `np.max`. Where a square root of 0 is taken it is nan, and
 dagad warns: `np.hypot(0, 0)`, `np.linalg.norm` of zeros, `np.std` of equal entries. If your numbers get there, choose
-the square first: `np.sqrt(np.where(square > 0, square, 1.0)) * (square > 0)` has the derivative 0.
+the square first: `np.sqrt(np.where(square > 0, square, 1.0)) * (square > 0)` has the derivative 0. So has a distance of
+`scipy.spatial.distance` between points that are one, as on the diagonal of `cdist(X, X)`.
 
 This page is written by `tests/tracing/test_numpy_protocols.py`.
 """

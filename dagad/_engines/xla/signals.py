@@ -99,6 +99,6 @@ def _lfilter(b: Array, a: Array, x: Array, state: Any) -> tuple[Any, Any]:
     return jnp.moveaxis(found, 0, -1), jnp.moveaxis(after, 0, -1)
 
 
-_MEANS = Means(_convolve, _weigh, _lfilter)
+_MEANS = Means(_convolve, _weigh, _lfilter, lambda x, at: jnp.take(x, at, mode="clip"))
 SIGNALS: dict[str, Function] = signals.by_means(_MEANS)
 IMAGES: dict[str, Function] = images.by_means(_MEANS)
