@@ -104,16 +104,29 @@ def primitive_of(raw: Function, definition: Function) -> Any:
     return own_primitive(raw, *rules_of(raw.__name__, definition))
 
 
-def with_rules(function: Function, vjp: Function, jvp: Function) -> tuple[Swap, Any]:
-    """Return the swap of a function with these rules, and the primitive."""
+def with_rules(function: Function, vjp: Function, jvp: Function, look: Function | None = None) -> tuple[Swap, Any]:
+    """Return the swap of a function with these rules, and the primitive; `look` sees the arguments first."""
     own = stock(function)
     made = own_primitive(own, vjp, jvp)
-    return swap(function, _Kept(own, made)), made
+    kept = _Kept(own, made)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        if look is not None:
+            look(*args, **kwargs)
+        return kept(*args, **kwargs)
+
+    return swap(function, kept if look is None else ours), made
 
 
-def defined(function: Function, definition: Function) -> Swap:
+def defined(function: Function, definition: Function, look: Function | None = None) -> Swap:
     """Return the swap of a function that is differentiated by its definition."""
-    return with_rules(function, *rules_of(f"{function.__module__}.{function.__name__}", definition))[0]
+    return with_rules(function, *rules_of(f"{home_of(function)}.{function.__name__}", definition), look)[0]
+
+
+def home_of(function: Function) -> str:
+    """Return the part of scipy by whose name users call a function."""
+    home = ".".join(inspect.unwrap(function).__module__.split(".")[:2])  # what wraps it may live elsewhere
+    return "scipy.spatial.distance" if home == "scipy.spatial" else home
 
 
 class _Kept:
@@ -122,8 +135,7 @@ class _Kept:
     __slots__ = ("_called",)
 
     def __init__(self, function: Function, made: Function) -> None:
-        module = ".".join(part for part in function.__module__.split(".")[:2])
-        self._called = Called(function, made, f"{module}.{function.__name__}")
+        self._called = Called(function, made, f"{home_of(function)}.{function.__name__}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kept = {name: each for name, each in kwargs.items() if not name.startswith("overwrite")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dagad._rules import polynomials, scipy_integrate, scipy_optimize
+from dagad._rules import distances, polynomials, scipy_fft, scipy_integrate, scipy_optimize
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import HOMES
 
@@ -75,7 +75,36 @@ def _optimize(module: ModuleType) -> bool:
     return True
 
 
+def _distances(module: ModuleType) -> bool:
+    patches.swap(distances.of_distances(module))
+    return True
+
+
+def _transforms(module: ModuleType) -> bool:
+    patches.swap(scipy_fft.of_transforms(module))
+    return True
+
+
+def _signal(module: ModuleType) -> bool:
+    del module
+    from dagad._rules import scipy_signal
+
+    patches.swap(scipy_signal.SWAPS)
+    return True
+
+
+def _ndimage(module: ModuleType) -> bool:
+    from dagad._rules import scipy_signal
+
+    patches.swap(scipy_signal.of_images(module))
+    return True
+
+
+HOMES["scipy.ndimage"] = _ndimage
+HOMES["scipy.signal"] = _signal
+HOMES["scipy.fft"] = _transforms
 HOMES["scipy.optimize"] = _optimize
+HOMES["scipy.spatial.distance"] = _distances
 HOMES["scipy.special"] = _special
 HOMES["scipy.stats"] = _stats
 HOMES["autograd.scipy.stats.norm"] = _normal

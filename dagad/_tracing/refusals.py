@@ -300,6 +300,7 @@ _PLACES = {
     "numpy.ma": "np.ma",
     "numpy.polynomial": "np.polynomial",
     "scipy.linalg": "scipy.linalg",
+    "scipy.spatial": "scipy.spatial.distance",
     "scipy.stats": "scipy.stats",
 }
 

@@ -70,6 +70,7 @@ def of_special(text: str) -> list[tuple[str, list[Any]]]:
         for node in ast.walk(ast.parse(call)):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("special."):
                 given = [eval(compile(ast.Expression(arg), call, "eval"), ARGUMENTS) for arg in node.args]
+                given = [np.asarray(arg) if isinstance(arg, list) else arg for arg in given]
                 found.append((ast.unparse(node.func).removeprefix("special."), given))
     return found
 

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.fft
 import scipy.integrate
 import scipy.linalg
+import scipy.ndimage
+import scipy.signal
+import scipy.spatial.distance
 import scipy.special
 import scipy.stats
 
@@ -16,7 +20,17 @@ import dagad
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.3, 0.9, 12)
 Y = np.linspace(0.5, 1.6, 12)
-PLAIN = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats, "integrate": scipy.integrate}
+PLAIN = {
+    "np": np,
+    "special": scipy.special,
+    "linalg": scipy.linalg,
+    "stats": scipy.stats,
+    "integrate": scipy.integrate,
+    "distance": scipy.spatial.distance,
+    "fft": scipy.fft,
+    "signal": scipy.signal,
+    "ndimage": scipy.ndimage,
+}
 
 
 def weighed(out: Any, xp: Any) -> Any:

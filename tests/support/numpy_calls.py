@@ -405,6 +405,101 @@ np.polynomial.chebyshev.chebval(x, x[:2]) | np.polynomial.legendre.legval(x, y[:
 np.polynomial.hermite.hermval(x, m) | np.polynomial.chebyshev.chebgrid2d(x[:3], x[3:5], m)
 """
 
+DISTANCES = """
+distance.cdist(m, m) | distance.cdist(m, 2 * m - 0.5, "euclidean", w=x[:4]) | np.exp(-distance.cdist(m, m))
+distance.cdist(m, y.reshape(3, 4), "sqeuclidean") | distance.cdist(m, 2 * m, "sqeuclidean", w=y[:4])
+distance.cdist(m, m, "cityblock") | distance.cdist(m, 2 * m, "cityblock", w=x[:4])
+distance.cdist(m, m, metric="chebyshev") | distance.cdist(m, 2 * m, "chebyshev", w=[1.0, 0.0, 2.0, 1.0])
+distance.cdist(m, m, "minkowski") | distance.cdist(m, 2 * m, "minkowski", p=3, w=x[:4])
+distance.cdist(m, m, "minkowski", p=1.5) | distance.cdist(m, m, "minkowski", p=4) | distance.cdist(m, m, "m", p=np.inf)
+distance.cdist(m, y.reshape(3, 4), "cosine") | distance.cdist(m, y.reshape(3, 4), "correlation")
+distance.cdist(m, y.reshape(3, 4), "mahalanobis", VI=m.T @ m + np.eye(4)) | distance.cdist(m.T, 2 * m.T, "mahalanobis")
+distance.cdist(m, m, "seuclidean", V=x[:4]) | distance.cdist(m, y.reshape(3, 4), "seuclidean")
+distance.cdist(y.reshape(3, 4), m) | np.exp(-0.5 * distance.cdist(m, m) ** 2) | distance.pdist(m) ** 2
+distance.pdist(m) | distance.pdist(m, "sqeuclidean") | distance.pdist(m.T, metric="cityblock")
+distance.pdist(m, "chebyshev") | distance.pdist(m, "minkowski", p=3) | distance.pdist(m, "cosine")
+distance.pdist(m, "correlation") | distance.pdist(m.T, "mahalanobis")
+distance.pdist(m, "mahalanobis", VI=m.T @ m + np.eye(4))
+distance.pdist(m, "seuclidean") | distance.squareform(x[:6]) | distance.squareform(distance.pdist(m))
+distance.squareform(s - s * np.eye(3)) | distance.squareform(s, checks=False) | distance.euclidean(x, y)
+distance.euclidean(x, y, w=x) | distance.sqeuclidean(x, y) | distance.sqeuclidean(x, y, x) | distance.cosine(x, y)
+distance.cosine(x, y, w=x) | distance.correlation(x, y) | distance.correlation(x, y, w=x) | distance.cityblock(x, y)
+distance.cityblock(x, y, w=x) | distance.chebyshev(x, y) | distance.chebyshev(x, y, w=y) | distance.minkowski(x, y)
+distance.minkowski(x, y, p=3) | distance.minkowski(x, y, 1.5, x) | distance.minkowski(x, y, p=1)
+distance.mahalanobis(x[:3], y[:3], s + np.eye(3)) | distance.correlation(x, y, centered=False)
+"""
+
+SCIPY_FFT = """
+fft.fft(x) | fft.ifft(z) | fft.rfft(x) | fft.irfft(z) | fft.hfft(z) | fft.ihfft(x) | fft.fft2(m) | fft.ifft2(m)
+fft.rfft2(m) | fft.irfft2(m) | fft.hfft2(z.reshape(3, 4)) | fft.ihfft2(m) | fft.fftn(m) | fft.ifftn(z.reshape(3, 4))
+fft.rfftn(m) | fft.irfftn(m) | fft.hfftn(z.reshape(3, 4)) | fft.ihfftn(m) | fft.fft(m, 5, axis=0, norm="ortho")
+fft.ifft(m, 3, norm="forward") | fft.rfft(x[:7], norm="ortho") | fft.rfft(m, 9, 0) | fft.irfft(x, 7)
+fft.irfft(z.reshape(3, 4), axis=0, norm="forward") | fft.hfft(x, 9, norm="ortho") | fft.ihfft(m, 5, 0, "forward")
+fft.fft2(m, (4, 2), norm="ortho") | fft.fftn(m[None], (2, -1)) | fft.fftn(m, axes=1) | fft.rfftn(m, s=(5, 3))
+fft.irfftn(z.reshape(3, 4), (3, 5), axes=(1, 0)) | fft.hfftn(z.reshape(3, 4), (2, 7), norm="forward")
+fft.ihfftn(m, axes=(0,), norm="ortho") | fft.irfft2(z.reshape(3, 4), norm="forward") | fft.fftshift(m)
+fft.ifftshift(x) | fft.dct(x, 1) | fft.dct(x, 2) | fft.dct(x, 3) | fft.dct(x, 4) | fft.dct(x[:5], 2, norm="ortho")
+fft.dct(m, 3, 5, 0, "forward") | fft.idct(x, 1) | fft.idct(x, 2) | fft.idct(x, 3) | fft.idct(x, 4)
+fft.idct(x[:5], 2, norm="ortho") | fft.idct(m, 3, 5, 0, "forward") | fft.dst(x, 1) | fft.dst(x, 2) | fft.dst(x, 3)
+fft.dst(x, 4) | fft.dst(x[:5], 2, norm="ortho") | fft.dst(m, 3, 5, 0, "forward") | fft.idst(x, 1) | fft.idst(x, 2)
+fft.idst(x, 3) | fft.idst(x, 4) | fft.idst(x[:5], 2, norm="ortho") | fft.idst(m, 3, 5, 0, "forward") | fft.dct(z)
+fft.idst(z, norm="ortho") | fft.dct(x, orthogonalize=True) | fft.dst(x, 3, orthogonalize=True)
+fft.dct(x, 1, norm="ortho", orthogonalize=False) | fft.idct(x, 2, orthogonalize=True) | fft.dst(x, 2, norm="ortho")
+fft.dctn(m) | fft.dctn(m, 3, (2, 5), norm="ortho") | fft.idctn(m, axes=0) | fft.dstn(m, 1)
+fft.idstn(m, norm="ortho") | fft.idstn(m, 4, s=3, axes=1, norm="forward") | fft.dctn(z.reshape(3, 4), norm="forward")
+"""
+
+SCIPY_SIGNAL = """
+signal.convolve(x, y[:5]) | signal.convolve(x, x[:4], "same") | signal.convolve(y[:4], x, mode="valid")
+signal.convolve(m, m[:2, :3], "valid", "fft") | signal.convolve(m, s, mode="same", method="direct")
+signal.convolve(z, x) | signal.convolve(m[None], x.reshape(2, 3, 2)) | signal.fftconvolve(x, y[:5])
+signal.fftconvolve(m, s[:1], "same", axes=1) | signal.fftconvolve(m, m[:, :2], "valid", axes=[-1])
+signal.fftconvolve(z, z) | signal.oaconvolve(x, x[:3]) | signal.oaconvolve(m, y[None, :3], mode="same")
+signal.correlate(x, y[:4]) | signal.correlate(x[:4], x, "valid") | signal.correlate(z, z[:4], "same")
+signal.correlate(m, s, method="fft") | signal.convolve2d(m, m[:2, :3]) | signal.convolve2d(m, s, "same", "symm")
+signal.convolve2d(m, m, "full", boundary="wrap") | signal.convolve2d(m[:2], m, "valid")
+signal.convolve2d(m, s, "same", "fill", 1.5) | signal.correlate2d(m, m[:2, :2], mode="same", boundary="symm")
+signal.correlate2d(z.reshape(3, 4), z.reshape(3, 4)[:2]) | signal.correlate2d(m[:2], m, mode="valid")
+signal.lfilter([0.2, 0.3], [1.0, -0.5, 0.1], x) | signal.lfilter(x[:3], x[3:6] + [2.0, 0, 0], y)
+signal.lfilter(x[:3], 1.5, m) | signal.lfilter(x[:2], [2.0, 0.3, 0.2], m, axis=0, zi=m[:2])[0]
+signal.lfilter([0.3, 0.1], x[:2] + [1.5, 0], y, zi=x[:1])[1] | signal.lfilter(x[:3], x[:2] + [1, 0], z)
+signal.lfilter(x[:4], [2.0], x, zi=y[:3])[1] | signal.lfilter([0.5], x[:2] + [1, 0], m)
+signal.filtfilt([0.2, 0.3], [1.0, -0.5], x) | signal.filtfilt(x[:2], x[2:4] + [2, 0], m, axis=0, padlen=1)
+signal.filtfilt([0.3, 0.2], [1.0, -0.2], x, padtype="even", padlen=4)
+signal.filtfilt([0.3, 0.2], [1.0, -0.2], m, padtype=None)
+signal.filtfilt([0.3, 0.2], [1.0, -0.2, 0.1], x, padtype="constant") | signal.detrend(x) | signal.detrend(m, axis=0)
+signal.sosfilt([[0.2, 0.1, 0, 1, -0.3, 0.1], [0.4, 0.1, 0.3, 1, 0.2, 0.1]], x)
+signal.sosfilt(np.concatenate([x[:3], [1.0], x[3:5] / 3])[None], m, zi=m[None, :, :2])[0]
+signal.sosfilt([[1, 0.5, 0, 1, 0.2, 0]], m, 0) | signal.sosfilt([[1, 0.5, 0, 1, 0.2, 0]], x, zi=x[None, :2])[1]
+signal.detrend(m, type="constant") | signal.detrend(x, bp=[5]) | signal.savgol_filter(x, 5, 2)
+signal.savgol_filter(x, 4, 1, mode="nearest") | signal.savgol_filter(m, 3, 1, 1, 0.5)
+signal.savgol_filter(x, 5, 3, mode="wrap") | signal.savgol_filter(m.T, 4, 2, axis=0)
+signal.savgol_filter(x, 5, 2, mode="mirror") | signal.savgol_filter(x, 5, 2, mode="constant", cval=1.5)
+signal.hilbert(x) | signal.hilbert(m, 5, axis=0) | np.abs(signal.hilbert(x))
+"""
+
+SCIPY_NDIMAGE = """
+ndimage.correlate1d(x, y[:4]) | ndimage.correlate1d(m, x[:3], axis=0, mode="mirror")
+ndimage.correlate1d(z, x[:3], mode="wrap", origin=1)
+ndimage.correlate1d(x, [1.0, 2.0, -1.0], mode="constant", cval=1.5) | ndimage.correlate1d(x, z[:3], mode="nearest")
+ndimage.convolve1d(x, y[:4]) | ndimage.convolve1d(m, x[:3], 0, mode="nearest")
+ndimage.convolve1d(y, z[:2], mode="grid-wrap") | ndimage.gaussian_filter1d(x, 1.2)
+ndimage.gaussian_filter1d(m, 0.8, axis=0, order=1, mode="wrap")
+ndimage.gaussian_filter1d(x, 1.1, order=2, radius=3, mode="constant", cval=0.4) | ndimage.gaussian_filter(m, 1.1)
+ndimage.gaussian_filter(m, [0.7, 1.1], order=[1, 0], mode=["wrap", "nearest"])
+ndimage.gaussian_filter(z, 0.9, mode="mirror") | ndimage.uniform_filter1d(x, 4)
+ndimage.uniform_filter1d(m, 3, axis=0, mode="constant", cval=2.0, origin=-1) | ndimage.uniform_filter(m)
+ndimage.uniform_filter(m, (2, 3), mode="wrap", origin=(0, 1)) | ndimage.correlate(m, s)
+ndimage.correlate(m, x[:6].reshape(2, 3), mode="wrap", origin=(-1, 1))
+ndimage.correlate(x, x[:3], mode="constant", cval=1.0) | ndimage.correlate(m, z[:6].reshape(2, 3))
+ndimage.convolve(m, s, mode="nearest") | ndimage.convolve(m, m[:2], mode="mirror", origin=(0, -1))
+ndimage.convolve(m[None], s[None], mode="grid-constant", cval=0.5) | ndimage.map_coordinates(m, 3 * m[:2], order=1)
+ndimage.map_coordinates(x, [5 * x[::-1]], order=1, mode="nearest")
+ndimage.map_coordinates(y, 20 * x[None] - 9, order=1, mode="mirror")
+ndimage.map_coordinates(m, 9 * m[:2] - 4, order=1, mode="reflect")
+ndimage.map_coordinates(z, 20 * x[None] - 9, order=1, mode="grid-wrap")
+"""
+
 FAMILIES = {
     "Functions of entries": UFUNCS,
     "Sums, means, order": REDUCTIONS,
@@ -417,6 +512,10 @@ FAMILIES = {
     "scipy.linalg": SCIPY_LINALG,
     "scipy.stats": STATS,
     "scipy.integrate, numpy.polynomial": INTEGRALS,
+    "scipy.fft": SCIPY_FFT,
+    "scipy.signal": SCIPY_SIGNAL,
+    "scipy.ndimage": SCIPY_NDIMAGE,
+    "scipy.spatial.distance": DISTANCES,
 }
 
 
@@ -599,7 +698,7 @@ def is_here(call: str, homes: Mapping[str, Any]) -> bool:
 
 def name(call: str) -> str:
     """Return the name of the function that an expression is about: its first, but for what takes a part of it."""
-    names = re.findall(r"(?:np|special|linalg|stats|integrate)\.[a-z_A-Z0-9.]+(?=\()", call)
+    names = re.findall(r"(?:np|special|linalg|stats|integrate|distance|fft|signal|ndimage)\.[a-z_A-Z0-9.]+(?=\()", call)
     if not names:  # a method or an operator
         method = re.match(r"[xmz](?:\[None\])?\.(\w+)", call)
         return f"x.{method[1]}" if method else ""

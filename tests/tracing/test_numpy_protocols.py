@@ -39,6 +39,7 @@ TRACED = {
     "linalg": autograd.scipy.linalg,
     "stats": autograd.scipy.stats,
     "integrate": scipy.integrate,
+    **dict.fromkeys(("distance", "fft", "signal", "ndimage")),  # C code there does not bear autograd's arrays
 }
 CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, PLAIN)]
 GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "numpy_functions.md"
@@ -146,7 +147,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "asarray": (lambda x: np.sum(np.asarray(x)), r"Use the value as it is"),
     "sum of a list": (lambda x: np.sum([x[0], x[1]]), r"`np\.sum` makes an ordinary array.*np\.stack"),
     "full": (lambda x: np.full(3, x[0]), r"`np\.full` makes.*np\.ones\(shape\)"),
-    "scipy fft": (lambda x: np.abs(scipy.fft.fft(x)), r"`scipy\.fft\.fft` makes an ordinary array.*functions of `np`"),
+    "scipy fft": (
+        lambda x: scipy.fft.fht(x, 1.0, 0.5),
+        r"`scipy\.fft\.fht` makes an ordinary array.*functions of `np`",
+    ),
     "series": (lambda x: np.sum(np.polynomial.Polynomial([1, 2])(x)), r"`np\.polynomial\.Polynomial\.__call__` makes"),
     "masked": (lambda x: np.ma.array(Y) * x, r"`np\.ma\.MaskedArray\.__mul__` makes an ordinary array"),
     "r_": (lambda x: np.r_[x, x], r"`np\.r_` makes.*np\.concatenate"),
@@ -432,6 +436,10 @@ def page() -> str:
         "linalg.": "scipy.linalg.",
         "stats.": "scipy.stats.",
         "integrate.": "scipy.integrate.",
+        "distance.": "scipy.spatial.distance.",
+        "fft.": "scipy.fft.",
+        "signal.": "scipy.signal.",
+        "ndimage.": "scipy.ndimage.",
     }
 
     def shown(each: str) -> str:
@@ -452,7 +460,7 @@ def page() -> str:
 
 HEAD = """# Functions of numpy and scipy that work in chunks
 
-Write chunk functions with `import numpy as np`, `scipy.special`, `scipy.linalg`, `scipy.stats` and so on, as you would
+Write chunk functions with `import numpy as np`, `scipy.special`, `scipy.linalg`, `scipy.signal` and so on, as you would
 without derivatives.
 The {count} functions below are called by these names in dagad's tests: value, gradient, jvp and hvp are right. What is
 not here may work too; if not, the error says what to write instead. Operators (`+`, `**`, `@`, slices, comparisons) and
@@ -485,7 +493,8 @@ Sparse matrices and linear operators of `scipy.sparse` are constant: `A @ x`, `x
 Where a function has a corner, the derivative is what autograd says: 0 for `np.abs` at 0, half for `np.maximum(x, 0)`,
 equal parts for entries that are the largest together in `np.max`. Where a square root of 0 is taken it is nan, and
 dagad warns: `np.hypot(0, 0)`, `np.linalg.norm` of zeros, `np.std` of equal entries. If your numbers get there, choose
-the square first: `np.sqrt(np.where(square > 0, square, 1.0)) * (square > 0)` has the derivative 0.
+the square first: `np.sqrt(np.where(square > 0, square, 1.0)) * (square > 0)` has the derivative 0. So has a distance of
+`scipy.spatial.distance` between points that are one, as on the diagonal of `cdist(X, X)`.
 
 This page is written by `tests/tracing/test_numpy_protocols.py`.
 """

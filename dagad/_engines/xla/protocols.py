@@ -352,7 +352,7 @@ class Called:
             len({each.dtype for each in arrays.values()}) == 1 and _is_float(next(iter(arrays.values())))
         ):
             return given
-        if self._own in _JOINING:
+        if self._own in _JOINING and not self._home.startswith("scipy.ndimage"):  # whose precision is that of the image
             dtype = common_dtype(list(arrays.values()))
             given = given | {name: as_dtype(each, dtype) for name, each in arrays.items() if each.dtype.kind != "b"}
         if self._own in _FLOATING:

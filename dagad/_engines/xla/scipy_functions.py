@@ -5,7 +5,6 @@ Those of the same name in jax.scipy are taken where they have scipy's values; so
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from jax.scipy import special as jss
 
 from dagad._engines.xla import corners, more_special, refusals, special, vectors
 from dagad._engines.xla.conversions import as_dtype
+from dagad._engines.xla.distances import DISTANCES
 from dagad._engines.xla.distributions import of_distribution
 from dagad._engines.xla.matrices import floating, mirrored
 from dagad._engines.xla.multivariate import of_several
@@ -26,15 +26,17 @@ from dagad._engines.xla.protocols import (
     call_function,
     common_dtype,
 )
+from dagad._engines.xla.signals import IMAGES, SIGNALS
 from dagad._engines.xla.written import WRITTEN
 from dagad._errors import NotDifferentiableError
-from dagad._rules import polynomials
+from dagad._rules import polynomials, scipy_fft
+from dagad._rules.scipy_functions import home_of
 from dagad._types import Args, Array, Axis, Function, Kwargs
 
 
 def call_scipy(function: Function, args: Args, kwargs: Kwargs) -> Any:
     """Call a function of scipy's, or a method of a distribution, of whose arguments one at least is traced."""
-    home = ".".join(inspect.unwrap(function).__module__.split(".")[:2])
+    home = home_of(function)
     name = f"{home}.{function.__name__}"
     kwargs = {key: each for key, each in kwargs.items() if not key.startswith(("overwrite", "check_finite"))}
     if function.__qualname__.startswith(("rv_continuous.", "rv_discrete.")):
@@ -275,6 +277,10 @@ def _series(recurrence: Function) -> Function:
 
 
 WRITTEN_SCIPY: dict[str, Function] = {
+    **{f"scipy.fft.{name}": each for name, each in (scipy_fft.FOURIER | scipy_fft.WAVES).items()},
+    **{f"scipy.ndimage.{name}": each for name, each in IMAGES.items()},
+    **{f"scipy.signal.{name}": each for name, each in SIGNALS.items()},
+    **{f"scipy.spatial.distance.{name}": each for name, each in DISTANCES.items()},
     "numpy.polynomial.polyval": _polyval,
     "numpy.polynomial.polyvalfromroots": _from_roots,
     **{f"numpy.polynomial.{name}": _series(each) for name, each in polynomials.RECURRENCES.items()},
