@@ -6,6 +6,7 @@ which is all there is where jax traces.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -63,7 +64,7 @@ def _moment(
 def _skew(a: Array, axis: Axis = 0, bias: bool = True, nan_policy: str = "propagate", *, keepdims: bool = False) -> Any:
     _check("skew", nan_policy)
     found, n = _central(a, 3, axis, None, keepdims) / _central(a, 2, axis, None, keepdims) ** 1.5, _count(a, axis)
-    return found if bias or n <= 2 else np.sqrt((n - 1.0) * n) / (n - 2.0) * found
+    return found if bias or n <= 2 else math.sqrt((n - 1.0) * n) / (n - 2.0) * found
 
 
 def _kurtosis(
@@ -115,7 +116,7 @@ def _zscore(a: Array, axis: Axis = 0, ddof: int = 0, nan_policy: str = "propagat
 
 def _sem(a: Array, axis: Axis = 0, ddof: int = 1, nan_policy: str = "propagate", *, keepdims: bool = False) -> Any:
     _check("sem", nan_policy)
-    return anp.std(a, axis=axis, ddof=ddof, keepdims=keepdims) / np.sqrt(_count(a, axis))
+    return anp.std(a, axis=axis, ddof=ddof, keepdims=keepdims) / math.sqrt(_count(a, axis))
 
 
 def _variation(
@@ -138,7 +139,9 @@ def _entropy(
     shares = pk / anp.sum(pk, axis=axis, keepdims=True)
     terms = f.entr(shares) if qk is None else f.rel_entr(shares, qk / anp.sum(qk, axis=axis, keepdims=True))
     found = anp.sum(terms, axis=axis, keepdims=keepdims)
-    return found if base is None else found / anp.log(base)
+    if base is None:
+        return found
+    return found / (math.log(base) if isinstance(base, int | float) else anp.log(base))  # of no precision of its own
 
 
 def _boxcox_llf(
