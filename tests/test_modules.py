@@ -58,7 +58,11 @@ NEED_DISTRIBUTED = {
 }
 # Imported when somebody has imported that part of scipy.
 NEED_SCIPY = {
-    f"dagad._rules.{name}" for name in ("multivariate", "scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats")
+    f"dagad._rules.{name}"
+    for name in (
+        *("multivariate", "scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats"),
+        *("eigenproblems", "matrix_equations", "scipy_banded"),
+    )
 }
 # Imported when somebody asks for that engine.
 OTHER_ENGINES = {
