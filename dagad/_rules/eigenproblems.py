@@ -175,7 +175,7 @@ def _in_order_of(values: Array, own: Array) -> Any:
     """Return where the eigenvalues that scipy gives are among numpy's: of rounding they may stand otherwise."""
     distance = np.abs(plain(values)[..., None, :] - own[..., :, None])
     order = np.empty(np.shape(own), int)
-    for number in range(np.shape(own)[-1]):
+    for number in range(order.shape[-1]):
         order[..., number] = nearest = np.argmin(distance[..., number, :], axis=-1)
         np.put_along_axis(distance, np.expand_dims(nearest, (-2, -1)), np.inf, -1)  # each is somebody's once
     return order

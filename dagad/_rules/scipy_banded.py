@@ -15,6 +15,7 @@ from dagad._rules.linalg_rules import solve
 from dagad._rules.scipy_functions import defined, primitive_of, stock, swap
 from dagad._rules.triangles import adjoint, mirrored
 from dagad._tracing import refusals
+from dagad._tracing.operands import array_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.rules import own_primitive, shaped
 from dagad._types import Argnums, Args, Array, Function, Kwargs, Tangents, Value
@@ -143,7 +144,7 @@ def _cho_solve_banded() -> Swap:
 
     def ours(cb_and_lower: Any, b: Array, overwrite_b: bool = False, check_finite: bool = True) -> Any:
         del overwrite_b, check_finite
-        return made(cb_and_lower[0], b, cb_and_lower[1])
+        return made(array_of(cb_and_lower[0]), b, cb_and_lower[1])
 
     return swap(of.cho_solve_banded, ours)
 

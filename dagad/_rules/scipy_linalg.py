@@ -242,20 +242,32 @@ def _no_stack(name: str, *arrays: Any) -> None:
         raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
 
 
+def _no_mixture(name: str, matrices: tuple[Array, ...], q: Array) -> None:
+    """Refuse what scipy, up to 1.17, solves wrongly: in a real Schur form are blocks that complex numbers pass over."""
+    is_complex = any(np.iscomplexobj(plain(each)) for each in (*matrices, q))
+    real = [plain(each) for each in matrices if is_complex and not np.iscomplexobj(plain(each))]
+    if any(np.iscomplexobj(np.linalg.eigvals(each)) for each in real):
+        why = " of real matrices with complex eigenvalues beside complex ones, where scipy is wrong: write `a + 0j`"
+        raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
+
+
 def _sylvester(a: Array, b: Array, q: Array) -> Any:
     _no_stack("solve_sylvester", a, b, q)
+    _no_mixture("solve_sylvester", (a, b), q)
     return traced.solve_sylvester(a, b, q)
 
 
 def _continuous_lyapunov(a: Array, q: Array) -> Any:
     _no_stack("solve_continuous_lyapunov", a, q)
+    _no_mixture("solve_continuous_lyapunov", (a,), q)
     return traced.solve_sylvester(a, anp.conj(a.T), q)
 
 
 def _discrete_lyapunov(a: Array, q: Array, method: str | None = None) -> Any:
-    del method
     _no_stack("solve_discrete_lyapunov", a, q)
     n = np.shape(plain(a))[0]
+    if method == "bilinear" or (method is None and n >= 10):
+        _no_mixture("solve_discrete_lyapunov", (a,), q)
     return anp.reshape(linalg.solve(np.eye(n * n) - anp.kron(a, anp.conj(a)), anp.ravel(q)), (n, n))
 
 

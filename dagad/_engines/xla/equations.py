@@ -27,9 +27,9 @@ def _adjoint(a: Array) -> Any:
     return jnp.conj(jnp.swapaxes(a, -1, -2))
 
 
-def _solved(name: str, system: Function, q: Array) -> Any:
+def _solved(name: str, system: Function, q: Array, *others: Any) -> Any:
     """Solve for all unknowns at once."""
-    if q.ndim > 2:
+    if any(each.ndim > 2 for each in (q, *others)):
         raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", " of a stack of matrices"))
     if q.size > MOST_UNKNOWNS:
         raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", _LARGE))
@@ -40,7 +40,7 @@ def sylvester(a: Array, b: Array, q: Array, name: str = "solve_sylvester") -> An
     """Return the X with A X + X B = Q."""
     a, b, q = (as_dtype(each, common_dtype([a, b, q])) for each in (a, b, q))
     rows, columns = np.eye(a.shape[-1], dtype=a.dtype), np.eye(b.shape[-1], dtype=a.dtype)
-    return _solved(name, lambda: jnp.kron(a, columns) + jnp.kron(rows, jnp.swapaxes(b, -1, -2)), q)
+    return _solved(name, lambda: jnp.kron(a, columns) + jnp.kron(rows, jnp.swapaxes(b, -1, -2)), q, a, b)
 
 
 def lyapunov(a: Array, q: Array) -> Any:
@@ -51,7 +51,7 @@ def lyapunov(a: Array, q: Array) -> Any:
 def stein(a: Array, q: Array, name: str = "solve_discrete_lyapunov") -> Any:
     """Return the X with X - A X A^H = Q."""
     a, q = (as_dtype(each, common_dtype([a, q])) for each in (a, q))
-    return _solved(name, lambda: np.eye(q.size, dtype=a.dtype) - jnp.kron(a, jnp.conj(a)), q)
+    return _solved(name, lambda: np.eye(q.size, dtype=a.dtype) - jnp.kron(a, jnp.conj(a)), q, a)
 
 
 # Polar decomposition
@@ -77,7 +77,7 @@ def _unitary_moved(args: Any, tangents: Any) -> Any:
         found = found + jnp.swapaxes(jnp.linalg.solve(positive.T, apart.T), -1, -2)
     sizes = jnp.linalg.svd(a, compute_uv=False)
     is_singular = sizes[-1] <= a.shape[0] * np.finfo(sizes.dtype).eps * sizes[0]
-    return u, jnp.where(is_singular, jnp.nan, found)
+    return u, jnp.where(is_singular, jnp.nan, 1.0) * found  # a choice would give no slope
 
 
 def unitary(a: Array) -> Any:
@@ -151,8 +151,11 @@ def _riccati_of(first: Function, residual: Function, step: Function) -> Function
         for _ in range(2):
             x = x + step(x, residual(x, a, b, q, r), a, b, r)
             x = 0.5 * (x + _adjoint(x))
-        size = jnp.linalg.norm(residual(x, a, b, q, r))
-        return jnp.where(size <= 1e-8 * (1.0 + jnp.linalg.norm(q) + jnp.linalg.norm(x)), x, jnp.nan)
+        size = jnp.linalg.norm
+        is_solved = size(residual(x, a, b, q, r)) <= 1e-8 * (1.0 + size(q) + size(x))
+        for weight in (q, r):  # scipy refuses others than Hermitian ones
+            is_solved = is_solved & (size(weight - _adjoint(weight)) <= 1e-10 * size(weight))
+        return jnp.where(is_solved, x, jnp.nan)
 
     @solution.defjvp
     def moved(args: Any, tangents: Any) -> Any:

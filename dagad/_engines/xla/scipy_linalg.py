@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.scipy as jsp
 import numpy as np
@@ -150,6 +151,22 @@ def _eig_banded(
     return _eigh(_hermitian("eig_banded", floating(a_band), lower), None, True, eigvals_only, 1, some)
 
 
+@jax.custom_jvp
+def _eig(a: Array) -> Any:
+    """Return eigenvalues, and vectors whose lengths and phases are free: for derivatives of the values."""
+    return tuple(jnp.linalg.eig(a))
+
+
+@_eig.defjvp
+def _eig_moved(args: Any, tangents: Any) -> Any:
+    values, vectors = _eig(*args)
+    inner = jnp.linalg.solve(vectors, tangents[0].astype(vectors.dtype) @ vectors)
+    eye = np.eye(values.shape[-1], dtype=bool)
+    apart = jnp.where(eye, 1.0, values[..., None, :] - values[..., :, None])
+    turned = vectors @ jnp.where(eye, 0.0, inner / apart)
+    return (values, vectors), (jnp.diagonal(inner, axis1=-2, axis2=-1), turned)
+
+
 # Factors and inverses
 
 
@@ -166,8 +183,9 @@ def _procrustes(A: Array, B: Array) -> Any:
     return turn, jnp.real(jnp.sum(jnp.conj(turn) * product))
 
 
-def _is_singular(sizes: Array, rows: int) -> Any:
-    return sizes[..., -1] <= rows * np.finfo(sizes.dtype).eps * sizes[..., 0]
+def _one_or_nan(sizes: Array, rows: int) -> Any:
+    """Return nan for a matrix whose singular values tell that it is not of full rank: as a factor, of slopes too."""
+    return jnp.where(sizes[..., -1] <= rows * np.finfo(sizes.dtype).eps * sizes[..., 0], jnp.nan, 1.0)
 
 
 def _lstsq(a: Array, b: Array, lapack_driver: str | None = None) -> Any:
@@ -181,9 +199,15 @@ def _lstsq(a: Array, b: Array, lapack_driver: str | None = None) -> Any:
     q, r = jnp.linalg.qr(a)
     sizes = jnp.linalg.svd(a, compute_uv=False)
     projected = _adjoint(q) @ b
-    x = jnp.where(_is_singular(sizes, 1), jnp.nan, jsp.linalg.solve_triangular(r, projected))
+    x = _one_or_nan(sizes, 1) * jsp.linalg.solve_triangular(r, projected)
     apart = b - a @ x
     return x, jnp.sum(jnp.real(apart * jnp.conj(apart)), axis=0), columns, sizes
+
+
+def _frechet(A: Array, E: Array, method: str | None = None, compute_expm: bool = True) -> Any:
+    dtype = common_dtype([floating(A), floating(E)])
+    a, e = as_dtype(floating(A), dtype), as_dtype(floating(E), dtype)
+    return jsp.linalg.expm_frechet(a, e, method=method, compute_expm=compute_expm)
 
 
 def _pinvh(a: Array, lower: bool = True) -> Any:
@@ -194,7 +218,7 @@ def _subspace_angles(A: Array, B: Array) -> Any:
     bases = []
     for each in (floating(A), floating(B)):
         sizes = jnp.linalg.svd(each, compute_uv=False)
-        bases.append(jnp.where(_is_singular(sizes, max(each.shape)), jnp.nan, jnp.linalg.qr(each)[0]))
+        bases.append(_one_or_nan(sizes, max(each.shape)) * jnp.linalg.qr(each)[0])
     one, other = sorted(bases, key=lambda base: -base.shape[1])
     inner = _adjoint(one) @ other
     cosines = jnp.linalg.svd(inner, compute_uv=False)[::-1]
@@ -270,10 +294,11 @@ LINALG: dict[str, Function] = {
     "scipy.linalg.eigvals_banded": lambda a_band, lower=False, select="a", select_range=None: _eig_banded(
         a_band, lower, True, select, select_range
     ),
-    "scipy.linalg.eigvals": lambda a: jnp.linalg.eigvals(floating(a)),
+    "scipy.linalg.eigvals": lambda a: _eig(floating(a))[0],
     "scipy.linalg.polar": _polar,
     "scipy.linalg.orthogonal_procrustes": _procrustes,
     "scipy.linalg.lstsq": _lstsq,
+    "scipy.linalg.expm_frechet": _frechet,
     "scipy.linalg.pinvh": _pinvh,
     "scipy.linalg.subspace_angles": _subspace_angles,
     "scipy.linalg.solve_sylvester": lambda a, b, q: sylvester(*map(floating, (a, b, q))),
