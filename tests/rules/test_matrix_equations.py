@@ -109,7 +109,7 @@ BOTH: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", BOTH)
-def test_what_scipy_solves_has_the_slope_of_the_equation_in_every_mode(case: str, engine: str | None) -> None:
+def test_solutions_and_factors_have_the_slopes_of_their_equations_in_every_mode(case: str, engine: str | None) -> None:
     fun, at = BOTH[case]
     assert_right(fun, at, engine)
 
@@ -215,7 +215,7 @@ REFUSED_BY_JAX: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("case", REFUSED_BY_JAX)
-def test_what_would_not_be_exact_or_too_large_is_refused_compiled(case: str) -> None:
+def test_inexact_and_large_problems_are_refused_compiled(case: str) -> None:
     fun, sentence = REFUSED_BY_JAX[case]
     with pytest.raises(dagad.NotDifferentiableError, match=sentence):
         dagad.grad(loss_of(fun, "jax"))(A)
@@ -263,5 +263,5 @@ UNSOLVED: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.needs("jax")
 @pytest.mark.filterwarnings("ignore::dagad.DagadWarning")  # which says so
 @pytest.mark.parametrize("case", UNSOLVED)
-def test_what_scipy_would_refuse_by_its_numbers_is_no_number_compiled(case: str) -> None:
+def test_problems_without_a_solution_give_nan_compiled(case: str) -> None:
     assert np.isnan(dagad.grad(loss_of(UNSOLVED[case], "jax"))(np.float64(1.5)))
