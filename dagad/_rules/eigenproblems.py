@@ -174,7 +174,7 @@ def _eigvals_banded(
 def _in_order_of(values: Array, own: Array) -> Any:
     """Return where the eigenvalues that scipy gives are among numpy's: of rounding they may stand otherwise."""
     distance = np.abs(plain(values)[..., None, :] - own[..., :, None])
-    order = np.empty(np.shape(own), int)
+    order: Any = np.empty(np.shape(own), int)
     for number in range(order.shape[-1]):
         order[..., number] = nearest = np.argmin(distance[..., number, :], axis=-1)
         np.put_along_axis(distance, np.expand_dims(nearest, (-2, -1)), np.inf, -1)  # each is somebody's once
@@ -194,7 +194,7 @@ def _eig(
     del overwrite_a, overwrite_b, check_finite
     _refuse("eig", b=b, left=left, homogeneous_eigvals=homogeneous_eigvals)
     values, vectors = linalg.eig(a)
-    own = _EIG(plain(a)) if right else (_EIGVALS(plain(a)),)
+    own: Any = _EIG(plain(a)) if right else (_EIGVALS(plain(a)),)
     order = _in_order_of(values, own[0])
     values = anp.take_along_axis(values, order, -1)
     if not right:
