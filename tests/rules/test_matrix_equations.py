@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 import scipy.linalg as sl
 
 import dagad
@@ -41,12 +42,23 @@ def difference(fun: Callable[[Any], Any], at: Any, along: Any, step: float = 1e-
     return (8 * ahead - behind) / (12 * step)
 
 
+def of_scipy(fun: Callable[[Any], Any], at: Any) -> Any:
+    """Return the value of a function, or skip the test where this scipy takes one matrix at a time."""
+    try:
+        return fun(at)
+    except ValueError:
+        if tuple(map(int, scipy.__version__.split(".")[:2])) >= (1, 17):
+            raise
+        pytest.skip("this scipy takes one matrix at a time")
+
+
 def assert_right(fun: Callable[[Any], Any], at: Any, engine: str | None = None) -> None:
     """Assert that gradient, jvp and hvp agree with differences, and the value with scipy's to the bit, or nearly."""
     loss, at = loss_of(fun, engine), np.asarray(at, float)
+    expected_value = weighed(of_scipy(fun, at))
     along = np.cos(1.7 * np.arange(at.size)).reshape(at.shape) + 0.2
     value, gradient = dagad.value_and_grad(loss)(at)
-    assert value == pytest.approx(weighed(fun(at)), rel=1e-12 if engine else 0.0, abs=0.0)
+    assert value == pytest.approx(expected_value, rel=1e-12 if engine else 0.0, abs=0.0)
     slope = difference(lambda t: weighed(fun(t)), at, along)
     assert np.sum(gradient * along) == pytest.approx(slope, rel=1e-7, abs=1e-8)
     assert dagad.jvp(loss, at, along)[1] == pytest.approx(slope, rel=1e-7, abs=1e-8)
