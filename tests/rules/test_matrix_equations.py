@@ -218,7 +218,7 @@ REFUSED_BY_JAX: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a stack": (lambda t: sl.solve_sylvester(np.stack([t, t]), B, B), r"solve_sylvester` of a stack of matrices"),
     "another driver": (lambda t: sl.eigh(t, driver="ev")[0], r"`scipy\.linalg\.eigh` with `driver`"),
     "vectors": (lambda t: sl.eig(t)[0], r"`scipy\.linalg\.eig`"),
-    "a power": (lambda t: sl.fractional_matrix_power(t, 0.5), r"`scipy\.linalg\.fractional_matrix_power`"),
+    "a large root": (lambda t: sl.sqrtm(np.eye(33) * t[0, 0]), r"`scipy\.linalg\.sqrtm` with more than 1,024 unknowns"),
     "a descriptor": (lambda t: sl.solve_continuous_are(t, B, B, B, e=B), r"continuous_are` with `e`"),
     "no more rows": (lambda t: sl.lstsq(t, B)[0], r"without more rows than columns"),
     "values between": (lambda t: sl.eigvals_banded(t, select="v", select_range=(0, 9)), r"`select='v'`"),
@@ -245,6 +245,13 @@ SOLVED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "a Toeplitz product": (lambda t: sl.matmul_toeplitz((t[0, 0], t[1, 0, :3]), t[2, :3]), FOUR),
     "a circulant matrix": (lambda t: sl.solve_circulant(t[0, 0] + [5, 0, 0, 0], t[1]), FOUR),
     "orthonormal columns": (lambda t: sl.lstsq(t, TALL)[:2], ORTHOGONAL),
+    "the root of the identity": (sl.sqrtm, np.eye(3)),
+    "roots in a stack": (lambda t: sl.sqrtm(t @ np.swapaxes(t, -1, -2) + np.eye(4)), FOUR[:2]),
+    "a logarithm": (lambda t: sl.logm(t / 9 + np.eye(4) + 0.1j * K), A),
+    "base and exponent": (lambda t: sl.fractional_matrix_power(B * t[0], t[1]), [1.1, 0.4]),
+    "an inverse that is a power": (lambda t: sl.fractional_matrix_power(t, -2), B),
+    "complex angles": (lambda t: [sl.cosm(t * (1 + 0.2j)), sl.sinm(t * (1 + 0.2j)), sl.tanm(t / 4)], A),
+    "hyperbolic angles": (lambda t: [sl.coshm(t), sl.sinhm(t * (1 + 0.1j)), sl.tanhm(t / 4)], A),
     "complex least squares": (lambda t: sl.lstsq(t * (1 + 0.2j * t), t[:, 0])[0], TALL),
 }
 
@@ -265,6 +272,7 @@ UNSOLVED: dict[str, Callable[[Any], Any]] = {
     "columns that depend on each other": lambda t: sl.lstsq(np.ones((5, 2)) * t, TALL)[0],
     "slopes of a singular factor": lambda t: sl.polar(np.ones((5, 2)) * t)[0],
     "spaces of fewer dimensions": lambda t: sl.subspace_angles(np.ones((5, 2)) * t, TALL),
+    "a root of what is negative": lambda t: sl.sqrtm(np.diag([1.0, -2.0]) * t),
     "what nothing stabilizes": lambda t: sl.solve_continuous_are(np.eye(2), np.zeros((2, 1)), np.eye(2) * t, np.eye(1)),
     "what no step stabilizes": lambda t: sl.solve_discrete_are(
         2 * np.eye(2), np.zeros((2, 1)), np.eye(2) * t, np.eye(1)

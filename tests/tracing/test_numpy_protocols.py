@@ -494,8 +494,8 @@ ENGINES = """## By engine
 The default, `engine="autograd"`, has all of them. With [`engine="jax"`](../how-to/compiled.md) they are compiled, with
 the same values to 1e-12 and gradients to 1e-10, but for those that jax has not, which are refused by name. Some others
 are refused in some forms, such as `x[mask]`, `np.compress` by a condition that depends on values, pivoting in
-`scipy.linalg.qr`, band matrices of more than 1,000 rows and equations of Sylvester's, Lyapunov's and Riccati's with
-more than 1,024 unknowns in `scipy.linalg`, and `np.ravel(x, "K")`.
+`scipy.linalg.qr`, and, in `scipy.linalg`, band matrices of more than 1,000 rows, roots of matrices and equations of
+Sylvester's, Lyapunov's and Riccati's with more than 1,024 unknowns; and `np.ravel(x, "K")`.
 
 With [`engine="torch"`](../how-to/engines.md#torch) a chunk function gets tensors and is written with torch's functions;
 none of numpy's is meant for tensors. A function of torch's without a derivative is refused by name.

@@ -17,6 +17,7 @@ from dagad._engines.xla import corners, refusals, special, vectors
 from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.distributions import of_distribution
 from dagad._engines.xla.matrices import floating, mirrored
+from dagad._engines.xla.matrix_functions import FUNCTIONS
 from dagad._engines.xla.multivariate import of_several
 from dagad._engines.xla.protocols import (
     UFUNCS_OF_SCIPY,
@@ -276,4 +277,5 @@ WRITTEN_SCIPY: dict[str, Function] = {
     "scipy.linalg.khatri_rao": _khatri_rao,
     "scipy.linalg.block_diag": lambda *arrs: jsp.linalg.block_diag(*map(array_of, arrs)),
     **LINALG,
+    **FUNCTIONS,
 }
