@@ -14,7 +14,7 @@ import numpy as np
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.conversions import as_dtype
-from dagad._engines.xla.matrices import floating
+from dagad._engines.xla.matrices import double
 from dagad._engines.xla.protocols import common_dtype
 from dagad._errors import NotDifferentiableError
 from dagad._types import Array, Function
@@ -166,7 +166,7 @@ def _riccati_of(first: Function, residual: Function, step: Function) -> Function
 
     def called(a: Array, b: Array, q: Array, r: Array, balanced: bool = True) -> Any:
         del balanced
-        arrays = [jnp.atleast_2d(floating(each)) for each in (a, b, q, r)]
+        arrays = [jnp.atleast_2d(double(each)) for each in (a, b, q, r)]
         dtype = common_dtype(arrays)
         return solution(*(as_dtype(each, dtype) for each in arrays))
 

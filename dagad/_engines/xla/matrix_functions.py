@@ -14,7 +14,7 @@ import jax.scipy as jsp
 import numpy as np
 
 from dagad._engines.xla.equations import sylvester
-from dagad._engines.xla.matrices import floating
+from dagad._engines.xla.matrices import double, floating
 from dagad._types import Array, Function
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
@@ -59,7 +59,7 @@ def sqrtm(A: Array) -> Any:
 
 def logm(A: Array) -> Any:
     """Return the principal logarithm: of a root of roots by Gauss's quadrature of (1 + x E)^-1 E."""
-    near = floating(A)
+    near = double(A)
     eye = np.eye(near.shape[-1], dtype=near.dtype)
     for _ in range(_N_ROOTS):
         near = _roots(near)

@@ -16,7 +16,7 @@ import scipy.linalg
 from dagad._engines.xla import refusals
 from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.equations import discrete_riccati, lyapunov, riccati, stein, sylvester, unitary
-from dagad._engines.xla.matrices import floating, mirrored
+from dagad._engines.xla.matrices import double, floating, mirrored
 from dagad._engines.xla.protocols import array_of, common_dtype
 from dagad._errors import NotDifferentiableError
 from dagad._rules import bands
@@ -205,8 +205,8 @@ def _lstsq(a: Array, b: Array, lapack_driver: str | None = None) -> Any:
 
 
 def _frechet(A: Array, E: Array, method: str | None = None, compute_expm: bool = True) -> Any:
-    dtype = common_dtype([floating(A), floating(E)])
-    a, e = as_dtype(floating(A), dtype), as_dtype(floating(E), dtype)
+    dtype = common_dtype([double(A), double(E)])
+    a, e = as_dtype(double(A), dtype), as_dtype(double(E), dtype)
     return jsp.linalg.expm_frechet(a, e, method=method, compute_expm=compute_expm)
 
 
@@ -234,7 +234,7 @@ def _toeplitz(name: str, c_or_cr: Any) -> Any:
     c, r = map(array_of, c_or_cr) if isinstance(c_or_cr, tuple) else (array_of(c_or_cr), None)
     if np.ndim(c) > 1 or (r is not None and np.ndim(r) > 1) or np.size(c) > MOST_ROWS:
         _refuse(name, f" of a stack of matrices, or of one of more than {MOST_ROWS:,} rows, which is a dense one here,")
-    return jsp.linalg.toeplitz(floating(c), None if r is None else floating(r))
+    return jsp.linalg.toeplitz(double(c), None if r is None else double(r))
 
 
 def _circulant(c: Array) -> Any:
@@ -250,7 +250,7 @@ def _solve_circulant(c: Array, b: Array) -> Any:
 
 
 def _matmul_toeplitz(c_or_cr: Any, x: Array) -> Any:
-    return _toeplitz("matmul_toeplitz", c_or_cr) @ floating(x)
+    return _toeplitz("matmul_toeplitz", c_or_cr) @ double(x)
 
 
 def _of_coefficients(name: str) -> Function:
@@ -276,7 +276,7 @@ def _leslie(f: Array, s: Array) -> Any:
     n = f.shape[-1]
     at = np.zeros((n, n), int)
     at[0], at[np.arange(1, n), np.arange(n - 1)] = np.arange(1, n + 1), np.arange(n + 1, 2 * n)
-    return jnp.concatenate([jnp.zeros((*f.shape[:-1], 1)), f, s], -1)[..., at]
+    return jnp.concatenate([jnp.zeros((*f.shape[:-1], 1), f.dtype), f, s], -1)[..., at]
 
 
 LINALG: dict[str, Function] = {
@@ -303,10 +303,10 @@ LINALG: dict[str, Function] = {
     "scipy.linalg.subspace_angles": _subspace_angles,
     "scipy.linalg.solve_sylvester": lambda a, b, q: sylvester(*map(floating, (a, b, q))),
     "scipy.linalg.solve_continuous_lyapunov": lambda a, q: lyapunov(floating(a), floating(q)),
-    "scipy.linalg.solve_discrete_lyapunov": lambda a, q, method=None: stein(floating(a), floating(q)),
+    "scipy.linalg.solve_discrete_lyapunov": lambda a, q, method=None: stein(double(a), double(q)),
     "scipy.linalg.solve_continuous_are": riccati,
     "scipy.linalg.solve_discrete_are": discrete_riccati,
-    "scipy.linalg.solve_toeplitz": lambda c_or_cr, b: _solve(_toeplitz("solve_toeplitz", c_or_cr), floating(b)),
+    "scipy.linalg.solve_toeplitz": lambda c_or_cr, b: _solve(_toeplitz("solve_toeplitz", c_or_cr), double(b)),
     "scipy.linalg.circulant": lambda c: _circulant(array_of(c)),
     "scipy.linalg.solve_circulant": _solve_circulant,
     "scipy.linalg.matmul_toeplitz": _matmul_toeplitz,
