@@ -62,6 +62,7 @@ NEED_SCIPY = {
     for name in (
         *("densities", "distribution_functions", "elliptic", "incomplete", "line_profiles", "more_special"),
         *("multivariate", "scipy_rules", "scipy_linalg", "scipy_signal", "scipy_sparse", "scipy_stats", "statistics"),
+        *("eigenproblems", "matrix_equations", "scipy_banded"),
     )
 }
 # Imported when somebody asks for that engine.

@@ -6,7 +6,6 @@ symmetric matrix has a derivative in that triangle only.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -123,32 +122,18 @@ def _cho_solve(c: Array, b: Array, lower: bool) -> Any:
     return traced.solve_triangular(factor, traced.solve_triangular(factor, b, lower=True), trans=1, lower=True)
 
 
-def _solve_banded(
-    l_and_u: Any, ab: Array, b: Array, overwrite_ab: bool = False, overwrite_b: bool = False, check_finite: bool = True
-) -> Any:
-    del overwrite_ab, overwrite_b, check_finite
-    if np.ndim(plain(b)) > 1:
-        raise NotImplementedError("VJP of scipy.linalg.solve_banded with several right-hand sides not defined")
-    return traced.solve_banded(l_and_u, ab, b)
+def blocks_of(a: Array, e: Array) -> Any:
+    """Return [[A, E], [0, A]], of which a function of matrices has its derivative along E at the right."""
+    return anp.concatenate([anp.concatenate([a, e], -1), anp.concatenate([0.0 * e, a], -1)], -2)
 
 
-def _solveh_banded(ab: Array, b: Array, lower: bool = False, check_finite: bool = True) -> Any:
-    del check_finite
-    n = np.shape(plain(ab))[1]
-    rows = [
-        anp.diag(ab[k, : n - k], -k) if lower else anp.diag(ab[-1 - k, k:], k) for k in range(np.shape(plain(ab))[0])
-    ]
-    return linalg.solve(mirrored(functools.reduce(anp.add, rows), lower), b)
-
-
-def _by_blocks(function: Function) -> Swap:
-    """Return the swap of a function of matrices: of [[A, E], [0, A]] it has its derivative along E at the right."""
+def by_blocks(function: Function) -> tuple[Swap, Any]:
+    """Return the swap of a function of matrices, and the primitive."""
     own: dict[str, Any] = {}
 
     def along(a: Array, e: Array, *args: Any, **kwargs: Any) -> Any:
         n = np.shape(plain(a))[-1]
-        blocks = anp.concatenate([anp.concatenate([a, e], -1), anp.concatenate([0.0 * e, a], -1)], -2)
-        return own["primitive"](blocks, *args, **kwargs)[..., :n, n:]
+        return own["primitive"](blocks_of(a, e), *args, **kwargs)[..., :n, n:]
 
     found, made = with_rules(
         function,
@@ -160,28 +145,13 @@ def _by_blocks(function: Function) -> Swap:
         lambda argnums, tangents, ans, args, kwargs: along(args[0], tangents[0], *args[1:], **kwargs),
     )
     own["primitive"] = made
-    return found
+    return found, made
 
 
 # Factors whose signs are free: scipy's, which a definition by numpy's has to follow
 
 
-_EIGH, _SVD, _QR = stock(of.eigh), stock(of.svd), stock(of.qr)
-
-
-def _eigh(a: Array, b: Array = None, *, lower: bool = True, eigvals_only: bool = False, **options: Any) -> Any:
-    _none_of(options, "eigh")
-    if b is not None:
-        raise NotImplementedError("VJP of scipy.linalg.eigh with `b` not defined")
-    values, vectors = linalg.eigh(mirrored(a, lower), "L" if lower else "U")  # as scipy's phases of vectors are
-    if eigvals_only:
-        return values
-    own = _EIGH(plain(a), lower=lower)[1]
-    return values, vectors * np.sign(np.sum(np.conj(plain(vectors)) * own, axis=-2, keepdims=True))
-
-
-def _eigvalsh(a: Array, b: Array = None, *, lower: bool = True, **options: Any) -> Any:
-    return _eigh(a, b, lower=lower, eigvals_only=True, **options)
+_SVD, _QR = stock(of.svd), stock(of.qr)
 
 
 def _svd(a: Array, full_matrices: bool = True, compute_uv: bool = True, **options: Any) -> Any:
@@ -216,22 +186,37 @@ def _none_of(options: dict[str, Any], name: str, *allowed: str) -> None:
             raise NotImplementedError(f"VJP of scipy.linalg.{name} with `{option}` not defined")
 
 
-def _polar(a: Array, side: str = "right") -> Any:
-    u, sizes, v = linalg.svd(a, False)
-    sizes = sizes[..., None, :]
-    positive = anp.matmul(adjoint(v) * sizes, v) if side == "right" else anp.matmul(u * sizes, adjoint(u))
-    return anp.matmul(u, v), positive
-
-
 # Matrices that are made of vectors, and equations in them
 
 _BLOCKS = stock(of.block_diag)
 _of_column_and_row, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
 _of_edges = moved(stock(of.hankel), 0, 1)
+_LESLIE = primitive_of(stock(of.leslie), moved(stock(of.leslie), 0, 1))
 
 
 def _toeplitz(c: Array, r: Array = None) -> Any:
     return _of_column_and_row(c, anp.conj(c) if r is None else r)
+
+
+def _of_coefficients(function: Function) -> Swap:
+    """Return the swap of a matrix that holds the coefficients of a polynomial but the first, by which it divides."""
+    own = stock(function)
+
+    def definition(a: Array) -> Any:
+        a = anp.atleast_1d(a)
+        n = np.shape(plain(a))[-1]
+        numbers = own(np.arange(1.0, n + 1.0))  # -k for the coefficient number k, from 2 on, and 0 and 1
+        at = np.where(numbers < 0, -numbers.astype(int) - 1, 0)
+        quotients = -a / a[..., :1]  # of which the first is -1
+        return np.where(numbers < 0, 1.0, -numbers) * quotients[..., at]
+
+    return defined(function, definition)
+
+
+def _fiedler(a: Array) -> Any:
+    a = anp.atleast_1d(a)
+    eye = np.eye(np.shape(plain(a))[-1])
+    return (1.0 - eye) * anp.abs(a[..., :, None] - a[..., None, :] + eye)
 
 
 def _by_toeplitz(function: Function, definition: Callable[..., Any]) -> Swap:
@@ -257,20 +242,32 @@ def _no_stack(name: str, *arrays: Any) -> None:
         raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
 
 
+def _no_mixture(name: str, matrices: tuple[Array, ...], q: Array) -> None:
+    """Refuse what scipy, up to 1.17, solves wrongly: in a real Schur form are blocks that complex numbers pass over."""
+    is_complex = any(np.iscomplexobj(plain(each)) for each in (*matrices, q))
+    real = [plain(each) for each in matrices if is_complex and not np.iscomplexobj(plain(each))]
+    if any(np.iscomplexobj(np.linalg.eigvals(each)) for each in real):
+        why = " of real matrices with complex eigenvalues beside complex ones, where scipy is wrong: write `a + 0j`"
+        raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
+
+
 def _sylvester(a: Array, b: Array, q: Array) -> Any:
     _no_stack("solve_sylvester", a, b, q)
+    _no_mixture("solve_sylvester", (a, b), q)
     return traced.solve_sylvester(a, b, q)
 
 
 def _continuous_lyapunov(a: Array, q: Array) -> Any:
     _no_stack("solve_continuous_lyapunov", a, q)
+    _no_mixture("solve_continuous_lyapunov", (a,), q)
     return traced.solve_sylvester(a, anp.conj(a.T), q)
 
 
 def _discrete_lyapunov(a: Array, q: Array, method: str | None = None) -> Any:
-    del method
     _no_stack("solve_discrete_lyapunov", a, q)
     n = np.shape(plain(a))[0]
+    if method == "bilinear" or (method is None and n >= 10):
+        _no_mixture("solve_discrete_lyapunov", (a,), q)
     return anp.reshape(linalg.solve(np.eye(n * n) - anp.kron(a, anp.conj(a)), anp.ravel(q)), (n, n))
 
 
@@ -409,6 +406,8 @@ def _cholesky_pair() -> list[Swap]:
 
 
 keep_real(traced.solve_sylvester)
+_OF_EXPM, EXPM = by_blocks(of.expm)
+_OF_LOGM, LOGM = by_blocks(of.logm)
 _LU, _LU_PRIMITIVE = with_rules(of.lu, _lu_vjp, _lu_jvp)
 SWAPS: list[Swap] = [
     defined(of.solve, _solve),
@@ -417,10 +416,6 @@ SWAPS: list[Swap] = [
     defined(of.cholesky, _cholesky),
     *_cholesky_pair(),
     swap(of.solve_triangular, _solve_triangular),
-    swap(of.solve_banded, _solve_banded),
-    defined(of.solveh_banded, _solveh_banded),
-    defined(of.eigh, _eigh),
-    defined(of.eigvalsh, _eigvalsh),
     defined(of.svd, _svd),
     defined(of.svdvals, lambda a, **options: singular_values(a)),
     defined(of.qr, _qr),
@@ -428,7 +423,6 @@ SWAPS: list[Swap] = [
     *_lu_pair(_LU_PRIMITIVE),
     defined(of.pinv, _pinv),
     defined(of.norm, _norm),
-    defined(of.polar, _polar),
     _least_squares(),
     swap(of.solve_sylvester, _sylvester),
     defined(of.solve_continuous_lyapunov, _continuous_lyapunov),
@@ -436,14 +430,17 @@ SWAPS: list[Swap] = [
     defined(of.toeplitz, _toeplitz),
     defined(of.hankel, lambda c, r=None: _of_edges(*[each for each in (c, r) if each is not None])),
     defined(of.circulant, _circulant),
+    swap(of.leslie, lambda f, s: _LESLIE(array_of(f), array_of(s))),
+    _of_coefficients(of.companion),
+    _of_coefficients(of.fiedler_companion),
+    defined(of.fiedler, _fiedler),
     defined(of.convolution_matrix, moved(stock(of.convolution_matrix), 0)),
     defined(of.block_diag, lambda *arrays: moved(_BLOCKS, *range(len(arrays)))(*arrays)),
     defined(of.khatri_rao, _khatri_rao),
     _by_toeplitz(of.solve_toeplitz, linalg.solve),
     defined(of.solve_circulant, lambda c, b: linalg.solve(_circulant(c), b)),
     _by_toeplitz(of.matmul_toeplitz, anp.matmul),
-    *map(
-        _by_blocks,
-        (of.expm, of.logm, of.sqrtm, of.sinm, of.cosm, of.tanm, of.sinhm, of.coshm, of.tanhm),
-    ),
+    _OF_EXPM,
+    _OF_LOGM,
+    *(by_blocks(each)[0] for each in (of.sqrtm, of.sinm, of.cosm, of.tanm, of.sinhm, of.coshm, of.tanhm)),
 ]

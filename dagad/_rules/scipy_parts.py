@@ -20,9 +20,10 @@ def _special(module: ModuleType) -> bool:
 
 def _linalg(module: ModuleType) -> bool:
     del module
-    from dagad._rules import scipy_linalg
+    from dagad._rules import eigenproblems, matrix_equations, scipy_banded, scipy_linalg
 
-    patches.swap(scipy_linalg.SWAPS)
+    for table in (scipy_linalg, scipy_banded, eigenproblems, matrix_equations):
+        patches.swap(table.SWAPS)
     return True
 
 

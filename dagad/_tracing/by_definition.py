@@ -61,6 +61,26 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
     return _vjp_of(definition, look, widen), _jvp_of(definition, look, widen)
 
 
+def rules_near(name: str, expression: Function) -> tuple[Function, Function]:
+    """Return the rules of a function that solves an equation, from what its value is nearby, to first order.
+
+    `expression` is given the value, the arguments as they were, and then these as they move. What it does with the
+    first two has derivatives, too: so there are those of every order.
+    """
+
+    def held(ans: Value, args: Args) -> Function:
+        were = tuple(args)
+        return as_given(lambda *moving, **options: expression(ans, were, *moving, **options))
+
+    def vjp(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
+        return rules_of(name, held(ans, args))[0](argnums, ans, args, kwargs)
+
+    def jvp(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Args, kwargs: Kwargs) -> Any:
+        return rules_of(name, held(ans, args))[1](argnums, tangents, ans, args, kwargs)
+
+    return vjp, jvp
+
+
 def _vjp_of(definition: Function, look: Function, widen: Function) -> Function:
     def make(argnums: Sequence[int], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Function:
         kwargs = look(args, kwargs)

@@ -22,8 +22,8 @@ _USUAL = frozenset({np.ndarray, np.float64, float, int})
 # Parameters of functions of numpy's and scipy's that take an array. A tuple in another one says an axis or a shape.
 ARRAYS = frozenset(
     """
-    A B a b bins c e f h m p q r v x y z x1 x2 xp fp ab arr array ary val base start stop condition dx weights
-    fweights aweights a_min a_max min max prepend append to_begin to_end fill_value where initial spacing
+    A B E a a_band ab b bins c d e f h m p q r v x y z x1 x2 xp fp arr array ary val base start stop condition dx
+    weights fweights aweights a_min a_max min max prepend append to_begin to_end fill_value where initial spacing
     X XA XB u v w VI in1 in2 zi sos data input coordinates sigma
     """.split()
 )

@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "frozen": (lambda x: scipy.stats.norm(x).entropy(), r"`scipy\.stats\.norm\.entropy` makes.*autograd\.scipy\.stats"),
     "banded": (
-        lambda x: np.sum(scipy.linalg.solve_banded((0, 0), x[None], np.eye(12))),
+        lambda x: np.sum(scipy.linalg.solve_banded((0, 0), np.stack([x[None], x[None]]), Y)),
         r"no derivative of `scipy\.linalg\.solve_banded`",
     ),
     "ldl": (lambda x: scipy.linalg.ldl(np.outer(x, x)), r"`scipy\.linalg\.ldl` makes.*np\.linalg"),
@@ -504,7 +504,8 @@ ENGINES = """## By engine
 The default, `engine="autograd"`, has all of them. With [`engine="jax"`](../how-to/compiled.md) they are compiled, with
 the same values to 1e-12 and gradients to 1e-10, but for those that jax has not, which are refused by name. Some others
 are refused in some forms, such as `x[mask]`, `np.compress` by a condition that depends on values, pivoting in
-`scipy.linalg.qr`, and `np.ravel(x, "K")`.
+`scipy.linalg.qr`, and, in `scipy.linalg`, band matrices of more than 1,000 rows, roots of matrices and equations of
+Sylvester's, Lyapunov's and Riccati's with more than 1,024 unknowns; and `np.ravel(x, "K")`.
 
 With [`engine="torch"`](../how-to/engines.md#torch) a chunk function gets tensors and is written with torch's functions;
 none of numpy's is meant for tensors. A function of torch's without a derivative is refused by name.

@@ -22,6 +22,12 @@ def floating(a: Array) -> Any:
     return as_dtype(a, np.float64) if a.dtype.kind in "iub" else a
 
 
+def double(a: Array) -> Any:
+    """Return an array in double precision, in which some functions of scipy's compute whatever they are given."""
+    a = floating(a)
+    return as_dtype(a, np.complex128 if a.dtype.kind == "c" else np.float64)
+
+
 def triangle_by(function: Function) -> Function:
     def triangle(m: Array, k: int = 0) -> Any:
         """Return a triangle of a matrix; of one row, of that many of them."""

@@ -18,6 +18,7 @@ from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.distances import DISTANCES
 from dagad._engines.xla.distributions import of_distribution
 from dagad._engines.xla.matrices import floating, mirrored
+from dagad._engines.xla.matrix_functions import FUNCTIONS
 from dagad._engines.xla.multivariate import of_several
 from dagad._engines.xla.protocols import (
     UFUNCS_OF_SCIPY,
@@ -26,6 +27,7 @@ from dagad._engines.xla.protocols import (
     call_function,
     common_dtype,
 )
+from dagad._engines.xla.scipy_linalg import LINALG
 from dagad._engines.xla.signals import IMAGES, SIGNALS
 from dagad._engines.xla.written import WRITTEN
 from dagad._errors import NotDifferentiableError
@@ -72,8 +74,7 @@ def _of_same_name(name: str) -> Function | None:
 # What jax has under the same name, with other arguments or other results.
 _OTHERWISE = frozenset(
     """
-    scipy.linalg.sqrtm scipy.linalg.funm scipy.linalg.hankel scipy.linalg.lu scipy.linalg.polar scipy.linalg.svd
-    scipy.linalg.qr scipy.linalg.solve_sylvester
+    scipy.linalg.sqrtm scipy.linalg.funm scipy.linalg.hankel scipy.linalg.lu scipy.linalg.svd scipy.linalg.qr
     """.split()
 )
 
@@ -196,17 +197,6 @@ def _cho_solve(c_and_lower: tuple[Array, bool], b: Array) -> Any:
     return jsp.linalg.cho_solve((jnp.tril(c) if lower else jnp.triu(c), lower), b)
 
 
-def _eigh(a: Array, b: Array = None, lower: bool = True, eigvals_only: bool = False) -> Any:
-    if b is not None:
-        raise NotDifferentiableError(refusals.of_option("scipy.linalg.eigh", ["b"]))
-    own = mirrored(floating(a), lower)
-    return jnp.linalg.eigvalsh(own) if eigvals_only else tuple(jnp.linalg.eigh(own))
-
-
-def _eigvalsh(a: Array, b: Array = None, lower: bool = True) -> Any:
-    return _eigh(a, b, lower, True)
-
-
 def _svd(a: Array, full_matrices: bool = True, compute_uv: bool = True, lapack_driver: str | None = None) -> Any:
     if lapack_driver not in (None, "gesdd"):  # the signs of its vectors are others
         raise NotDifferentiableError(refusals.of_option("scipy.linalg.svd", [f"lapack_driver={lapack_driver!r}"]))
@@ -236,11 +226,6 @@ def _solve_triangular(
 
 def _lu(a: Array, permute_l: bool = False) -> Any:
     return jsp.linalg.lu(floating(a), permute_l=permute_l)
-
-
-def _circulant(c: Array) -> Any:
-    n = c.shape[-1]
-    return jnp.ravel(c)[(np.arange(n)[:, None] - np.arange(n)) % n]
 
 
 def _hankel(c: Array, r: Array = None) -> Any:
@@ -296,16 +281,15 @@ WRITTEN_SCIPY: dict[str, Function] = {
     "scipy.linalg.cholesky": _cholesky,
     "scipy.linalg.cho_factor": _cho_factor,
     "scipy.linalg.cho_solve": _cho_solve,
-    "scipy.linalg.eigh": _eigh,
-    "scipy.linalg.eigvalsh": _eigvalsh,
     "scipy.linalg.svd": _svd,
     "scipy.linalg.svdvals": lambda a: jnp.linalg.svd(floating(a), compute_uv=False),
     "scipy.linalg.qr": _qr,
     "scipy.linalg.norm": _norm,
     "scipy.linalg.solve_triangular": _solve_triangular,
     "scipy.linalg.lu": _lu,
-    "scipy.linalg.circulant": _circulant,
     "scipy.linalg.hankel": _hankel,
     "scipy.linalg.khatri_rao": _khatri_rao,
     "scipy.linalg.block_diag": lambda *arrs: jsp.linalg.block_diag(*map(array_of, arrs)),
+    **LINALG,
+    **FUNCTIONS,
 }
