@@ -11,6 +11,7 @@ import scipy
 import scipy.linalg as sl
 
 import dagad
+from support.compiled_quickly import compiled_quickly as compiled_quickly
 
 ENGINES = [None, pytest.param("jax", marks=pytest.mark.needs("jax"))]
 RNG = np.random.default_rng(11)

@@ -10,6 +10,7 @@ import pytest
 import scipy.fft
 
 import dagad
+from support.compiled_quickly import compiled_quickly as compiled_quickly
 
 ENGINES = [None, pytest.param("jax", marks=pytest.mark.needs("jax"))]
 RNG = np.random.default_rng(4)

@@ -9,6 +9,7 @@ import pytest
 from scipy import special
 
 import dagad
+from support.compiled_quickly import compiled_quickly as compiled_quickly
 
 ENGINES = [None, pytest.param("jax", marks=pytest.mark.needs("jax"))]
 
