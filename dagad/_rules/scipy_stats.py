@@ -54,7 +54,7 @@ def _definition(owner: AnyDistribution, method: str) -> Function | None:
             z = np.floor(plain(z))
         inside = _is_inside(owner, plain(z), shapes, standard if is_mass else None)
         if not np.all(inside):  # there it is constant
-            z = anp.where(inside, z, owner.median(*map(plain, shapes)))
+            z = anp.where(inside, z, _somewhere(owner, shapes))
         found = standard(z, *shapes)
         found = found - anp.log(scale) if method.endswith("pdf") else found
         return found if np.all(inside) else anp.where(inside, found, 0.0)
@@ -112,6 +112,17 @@ def _is_inside(owner: AnyDistribution, z: Array, shapes: list[Any], density: Fun
     if density is None:  # all of it is below the last count
         return (z >= low) & (z < high)
     return (z >= low) & (z <= high) & (z == np.floor(z))
+
+
+def _somewhere(owner: AnyDistribution, shapes: list[Any]) -> Any:
+    """Return points inside the support: medians have no formula for many, and would be searched for, entry by entry."""
+    low, high = owner.support(*map(plain, shapes))
+    if isinstance(owner, of.rv_discrete):
+        return np.where(np.isfinite(low), low, 0.0)
+    has_low, has_high = np.isfinite(low), np.isfinite(high)
+    first = np.where(has_low, low, np.where(has_high, high - 2.0, -0.5))
+    last = np.where(has_high, high, np.where(has_low, low + 2.0, 1.5))
+    return 0.5 * (first + last)
 
 
 @functools.cache
