@@ -11,6 +11,7 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.scipy import special
 
+from dagad._rules.incomplete import log1p_by, log_t_density
 from dagad._rules.scipy_rules import f
 from dagad._types import Array, Function
 from dagad._values import pytree
@@ -20,8 +21,7 @@ LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
 
 
 def _t(z: Array, df: Array) -> Any:
-    scale = special.gammaln((df + 1.0) / 2.0) - special.gammaln(df / 2.0) - 0.5 * anp.log(df * np.pi)
-    return scale - (df + 1.0) / 2.0 * anp.log1p(z**2 / df)
+    return log_t_density(df, z)
 
 
 def _normal(z: Array) -> Any:
@@ -42,17 +42,6 @@ def log1p_power(z: Array, c: Array) -> Any:
     small = plain(z) < 1.0
     below, above = anp.where(small, z, 0.5), anp.where(small, 1.0, z)
     return anp.where(small, anp.log1p(below**c), c * anp.log(above) + anp.log1p(above**-c))
-
-
-def log1p_by(c: Array, z: Array) -> Any:
-    """Return log(1 + c z) / c; by its series, z (1 - u/2 + u^2/3 - ...) in u = c z, where that cancels."""
-    u = c * z
-    small = np.abs(plain(u)) < 0.1
-    near, far = anp.where(small, u, 0.0), anp.where(small, 1.0, u)
-    series: Any = 0.0
-    for power in range(17, 0, -1):
-        series = 1.0 / power - near * series
-    return anp.where(small, z * series, anp.log1p(far) / anp.where(small, 1.0, c))
 
 
 def _genextreme(z: Array, c: Array) -> Any:
@@ -124,7 +113,7 @@ def _skew_cauchy(z: Array, a: Array) -> Any:
 
 def _ncx2(z: Array, df: Array, nc: Array) -> Any:
     order, root, middle = 0.5 * df - 1.0, anp.sqrt(z), anp.sqrt(nc)
-    rest = anp.log(0.5 * f.ive(order, root * middle))
+    rest = _log_ive(order, root * middle) - np.log(2.0)
     return 0.5 * order * (anp.log(z) - anp.log(nc)) - 0.5 * (root - middle) ** 2 + rest
 
 
@@ -139,8 +128,43 @@ def _rel_breitwigner(z: Array, rho: Array) -> Any:
     return height - anp.log1p(((z - rho) * (z + rho) / rho) ** 2)
 
 
+def _log_ive(v: Array, x: Array) -> Any:
+    """Return the logarithm of `ive`, also where that is too small to be a number."""
+    value = f.ive(v, x)
+    gone = plain(value) < 1e-100  # whose square is needed for second derivatives
+    if not np.any(gone):
+        return anp.log(value)
+    large = gone & (plain(v) >= 200.0)
+    found = anp.where(gone, 0.0, anp.log(anp.where(gone, 1.0, value)))
+    found = anp.where(large, _of_large_order(anp.where(large, v, 200.0), anp.where(large, x, 100.0)), found)
+    other = gone & ~large
+    return anp.where(other, _by_powers(anp.where(other, v, 9.0), anp.where(other, x, 1.0)), found)
+
+
+def _by_powers(v: Array, x: Array) -> Any:
+    """Return the logarithm of `ive` by its sum of powers; of a small one few of them count."""
+    square, total, term = 0.25 * x**2, 1.0, 1.0
+    for k in range(1, 61):
+        term = term * square / (k * (v + k))
+        total = total + term
+    return v * anp.log(0.5 * x) - special.gammaln(v + 1.0) - x + anp.log(total)
+
+
+def _of_large_order(v: Array, x: Array) -> Any:
+    """Return the logarithm of `ive` by its expansion for large orders: Abramowitz and Stegun, 9.7.7."""
+    z = x / v
+    root = anp.sqrt(1.0 + z**2)
+    t, s = 1.0 / root, root**-2.0
+    first, second = t * (3.0 - 5.0 * s) / 24.0, s * (81.0 + s * (-462.0 + 385.0 * s)) / 1152.0
+    third = t * s * (30375.0 + s * (-369603.0 + s * (765765.0 - 425425.0 * s))) / 414720.0
+    fourth = s * s * (4465125.0 + s * (-94121676.0 + s * (349922430.0 + s * (-446185740.0 + 185910725.0 * s))))
+    series = 1.0 + (first + (second + (third + fourth / 39813120.0 / v) / v) / v) / v
+    exponent = v * (1.0 / (root + z) + anp.log(z) - anp.log1p(root))
+    return exponent - 0.5 * anp.log(2.0 * np.pi * v * root) + anp.log(series)
+
+
 def _skellam(k: Array, a: Array, b: Array) -> Any:
-    rest = anp.log(f.ive(anp.abs(k), 2.0 * anp.sqrt(a * b)))
+    rest = _log_ive(anp.abs(k), 2.0 * anp.sqrt(a * b))
     return rest - (anp.sqrt(a) - anp.sqrt(b)) ** 2 + 0.5 * k * (anp.log(a) - anp.log(b))
 
 

@@ -12,7 +12,8 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.scipy import special
 
-from dagad._rules.densities import log1p_by, log1p_power, log_mass, log_rest
+from dagad._rules.densities import log1p_power, log_mass, log_rest
+from dagad._rules.incomplete import log1p_by
 from dagad._rules.scipy_rules import f
 from dagad._types import Array, Function
 from dagad._values import pytree
@@ -138,7 +139,7 @@ TAILS: dict[str, tuple[Function, Function]] = {
     "powernorm": (lambda z, c: log_rest(c * f.log_ndtr(-z)), lambda z, c: c * f.log_ndtr(-z)),
     "truncexpon": (
         lambda z, b: anp.log(anp.expm1(-z) / anp.expm1(-b)),
-        lambda z, b: -b + anp.log(-anp.expm1(b - z) / anp.expm1(-b)),
+        lambda z, b: -z + anp.log(anp.expm1(z - b) / anp.expm1(-b)),
     ),
     "truncnorm": (
         lambda z, a, b: log_mass(a, z) - log_mass(a, b),

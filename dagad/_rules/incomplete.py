@@ -144,7 +144,33 @@ def _down_beta(a: Array, b: Array, x: Array, n_terms: int) -> Any:
     return found
 
 
-# Distribution functions that are made of these
+# Student's t, whose distribution function is made of these
+
+
+def log1p_by(c: Array, z: Array) -> Any:
+    """Return log(1 + c z) / c; by its series, z (1 - u/2 + u^2/3 - ...) in u = c z, where that cancels."""
+    u = c * z
+    small = np.abs(plain(u)) < 0.1
+    near, far = anp.where(small, u, 0.0), anp.where(small, 1.0, u)
+    series: Any = 0.0
+    for power in range(17, 0, -1):
+        series = 1.0 / power - near * series
+    return anp.where(small, z * series, anp.log1p(far) / anp.where(small, 1.0, c))
+
+
+_STEPS = (-1.0 / 8.0, 1.0 / 192.0, -1.0 / 640.0, 17.0 / 14336.0)  # of log(gamma(x + 1/2) / gamma(x)), in 1/x
+
+
+def log_t_density(df: Array, t: Array) -> Any:
+    """Return the logarithm of Student's density, whose terms cancel where the degrees of freedom are many."""
+    many = plain(df) > 60.0
+    few, half = anp.where(many, 1.0, df), anp.where(many, 0.5 * df, 100.0)
+    scale = special.gammaln((few + 1.0) / 2.0) - special.gammaln(few / 2.0) - 0.5 * anp.log(0.5 * few)
+    series: Any = 0.0
+    for step in _STEPS[::-1]:
+        series = series * half**-2.0 + step
+    scale = anp.where(many, series / half, scale) - 0.5 * np.log(2.0 * np.pi)
+    return scale - 0.5 * (1.0 + 1.0 / df) * log1p_by(1.0 / df, t**2)
 
 
 def student(density: Function, of_beta: Function) -> Function:

@@ -18,7 +18,7 @@ from autograd.scipy import special
 
 from dagad._errors import NotDifferentiableError
 from dagad._rules import incomplete
-from dagad._rules.incomplete import slope_in
+from dagad._rules.incomplete import log_t_density, slope_in
 from dagad._rules.scipy_functions import defined
 from dagad._rules.tails import (
     ROOT_2PI,
@@ -40,6 +40,7 @@ from dagad._values import pytree
 Slope = Callable[..., Any]
 plain = pytree.plain
 DEGREE = np.pi / 180.0
+LARGEST = 709.0  # whose exponential is finite
 
 
 class _Functions:
@@ -84,8 +85,7 @@ def beta_density(a: Array, b: Array, x: Array) -> Any:
 
 
 def _t_density(df: Array, t: Array) -> Any:
-    scale = special.gammaln((df + 1.0) / 2.0) - special.gammaln(df / 2.0) - 0.5 * anp.log(df * np.pi)
-    return anp.exp(scale - (df + 1.0) / 2.0 * anp.log1p(t**2 / df))
+    return anp.exp(log_t_density(df, t))
 
 
 def _f_density(n: Array, d: Array, x: Array) -> Any:
@@ -392,9 +392,23 @@ def _log_softmax(x: Array, axis: Axis = None) -> Any:
 
 def _logsumexp(a: Array, axis: Axis = None, b: Array = None, keepdims: bool = False) -> Any:
     """Return the logarithm of a weighed sum of exponentials; `b` may be differentiated, too."""
-    top = np.max(plain(a), axis=axis, keepdims=True)
-    total = anp.log(anp.sum((1.0 if b is None else b) * anp.exp(a - top), axis=axis, keepdims=True)) + top
+    if b is None:
+        top = np.max(plain(a), axis=axis, keepdims=True)
+        total = anp.log(anp.sum(anp.exp(a - top), axis=axis, keepdims=True)) + top
+    else:
+        top, terms = _weighed_terms(a, b, axis)
+        total = anp.log(anp.sum(terms, axis=axis, keepdims=True)) + top
     return total if keepdims else anp.squeeze(total, axis)
+
+
+def _weighed_terms(a: Array, b: Array, axis: Axis) -> tuple[Any, Any]:
+    """Return the largest entry that has a weight, and weighed exponentials beside it."""
+    shape = np.broadcast_shapes(np.shape(plain(a)), np.shape(plain(b)))
+    weighs = np.broadcast_to(np.not_equal(plain(b), 0), shape)
+    top = np.max(np.where(weighs, plain(a), -np.inf), axis=axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
+    # What has no weight may be far above: times zero it is zero, as long as it is finite.
+    return top, b * anp.exp(anp.where(weighs, a - top, anp.minimum(a - top, LARGEST)))
 
 
 def _comb(N: Array, k: Array) -> Any:

@@ -24,7 +24,7 @@ from dagad._tracing.by_definition import rules_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import primitive_vjps
 from dagad._tracing.rules import define, read_distribution
-from dagad._types import AnyDistribution, Array, Function
+from dagad._types import AnyDistribution, Args, Array, Function, Kwargs
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -153,20 +153,30 @@ _METHODS = {
 _OWN = {(base, method): stock(getattr(base, method)) for base, methods in _METHODS.items() for method in methods}
 
 
+def arguments_of(owner: AnyDistribution, method: str, args: Args, kwargs: Kwargs) -> list[Any]:
+    """Return what a method is asked, and all parameters."""
+    asked = "q" if method in ("ppf", "isf") else "k" if isinstance(owner, of.rv_discrete) else "x"
+    names = [asked, *_names(owner)]
+    given = dict(zip(names, args, strict=False))
+    strange = [*args[len(names) :], *(name for name in kwargs if name not in names or name in given)]
+    if strange:
+        raise TypeError(f"{owner.name}.{method}() got unexpected arguments: {strange}")
+    given = {"loc": 0.0, "scale": 1.0} | given | kwargs
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise TypeError(f"{owner.name}.{method}() misses arguments: {', '.join(missing)}.")
+    return [given[name] for name in names]
+
+
 def _ours(method: str) -> Function:
-    def call(owner: AnyDistribution, x: Array, *args: Any, **kwargs: Any) -> Any:
+    def call(owner: AnyDistribution, *args: Any, **kwargs: Any) -> Any:
         known: Any = getattr(of, owner.name, None)  # a frozen one has an owner of its own, as has one that a user made
         same = type(known) is type(owner) and (known.a, known.b) == (owner.a, owner.b)
         made = _primitive(known, method) if same else None
         if made is None:
             sentence = refusals.of_function(f"scipy.stats.{owner.name}.{method}")
             raise NotDifferentiableError(sentence)
-        names = _names(known)
-        strange = [*args[len(names) :], *(name for name in kwargs if name not in names)]
-        if strange:
-            raise TypeError(f"{owner.name}.{method}() got unexpected arguments: {strange}")
-        given = {"loc": 0.0, "scale": 1.0} | dict(zip(names, args, strict=False)) | kwargs
-        parts = [x, *(given[name] for name in names)]
+        parts = arguments_of(known, method, args, kwargs)
         return made(*(np.asarray(part) if isinstance(part, list | tuple) else part for part in parts))
 
     return call

@@ -136,6 +136,9 @@ def _entropy(
     keepdims: bool = False,
 ) -> Any:
     _check("entropy", nan_policy)
+    if qk is not None:  # which has the sums of the shape that both have together
+        shape = np.broadcast_shapes(np.shape(plain(pk)), np.shape(plain(qk)))
+        pk, qk = (anp.broadcast_to(each, shape) for each in (pk, qk))
     shares = pk / anp.sum(pk, axis=axis, keepdims=True)
     terms = f.entr(shares) if qk is None else f.rel_entr(shares, qk / anp.sum(qk, axis=axis, keepdims=True))
     found = anp.sum(terms, axis=axis, keepdims=keepdims)
@@ -172,8 +175,8 @@ DEFINITIONS: dict[str, Function] = {
 def _log_terms(kde: Any, points: Array) -> Any:
     """Return the logarithm of what each row of the data gives to the density at each point."""
     held = np.shape(plain(points))
-    if len(held) < 2:  # as scipy reads it: coordinates of one point, or points on a line
-        points = anp.reshape(points, (kde.d, -1) if kde.d != 1 else (1, -1))
+    if len(held) < 2 or (held[0] == 1 and held[1] == kde.d):  # one point, or points on a line
+        points = anp.reshape(points, (kde.d, -1))
     root = np.linalg.cholesky(kde.covariance)
     white = np.linalg.inv(root)
     away = (np.matmul(white, kde.dataset)[:, :, None] - anp.matmul(white, points)[:, None, :]) ** 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 import dagad
@@ -126,6 +127,68 @@ def test_shapes_and_groups_that_scipy_and_numpy_refuse_are_their_errors_compiled
     with pytest.raises((ValueError, IndexError)) as ours:
         slopes(fun, at, "jax")
     assert type(ours.value) is type(theirs.value)
+
+
+def test_differences_of_counts_have_slopes_where_a_bessel_function_is_too_small() -> None:
+    expected = {  # by besseli in 50 digits
+        (961.0, 1000.0, 38.8): (-0.000228468590634, -0.000733726562728),
+        (-2000.0, 1.0, 2100.0): (0.048925689104, -0.0471195591957),
+        (150.0, 3.0, 2.0): (49.0132415725, -0.980137641313),
+    }
+    for (k, *means), right in expected.items():
+        np.testing.assert_allclose(
+            slopes(lambda t, k=k: scipy.stats.skellam.logpmf(k, t[0], t[1]), means), right, rtol=1e-9
+        )
+    with_hessian = dagad.hessian(lambda t: scipy.stats.skellam.logpmf(300.0, t[0], t[1]))(np.array([500.0, 0.5]))
+    assert with_hessian[0, 0] == pytest.approx(-0.00120000903755, rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_rest_of_a_long_truncated_variable_keeps_its_slope(engine: str | None) -> None:
+    found = slopes(lambda t: scipy.stats.truncexpon.logsf(t[0], 800.0), [1.0], engine)
+    assert found == pytest.approx(-1.0, rel=1e-14)
+
+
+def test_students_density_of_many_degrees_of_freedom_keeps_the_digits_of_its_slopes() -> None:
+    many = slopes(lambda t: scipy.stats.t.logpdf(3.0, t[0]), [1e6], None)
+    z, df = 3.0, 1e6  # in 1/df: ((z**4 - 2 z**2 - 1) / 4) / df, and what is left of second order
+    assert many == pytest.approx(-(z**4 - 2 * z**2 - 1) / 4 / df**2, rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_methods_take_the_names_of_scipys_arguments(engine: str | None) -> None:
+    counts = slopes(lambda t: np.sum(scipy.stats.poisson.logpmf(k=np.arange(3), mu=t[0])), [1.5], engine)
+    assert counts == pytest.approx(3.0 / 1.5 - 3.0)
+    assert slopes(lambda t: scipy.stats.expon.ppf(q=0.5, scale=t[0]), [1.5], engine) == pytest.approx(np.log(2.0))
+    with pytest.raises(TypeError, match=r"gamma\.logpdf\(\) misses arguments: a"):
+        slopes(lambda t: scipy.stats.gamma.logpdf(2.0, scale=t[0]), [1.5], engine)
+    with pytest.raises(TypeError, match=r"norm\.logpdf\(\) got unexpected arguments"):
+        slopes(lambda t: scipy.stats.norm.logpdf(2.0, t[0], x=1.0), [1.5], engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_of_zero_in_a_sum_of_exponentials_have_slopes(engine: str | None) -> None:
+    found = slopes(lambda t: scipy.special.logsumexp([0.3, 0.1, 0.2], b=t), [1.0, 0.0, 0.5], engine)
+    terms = np.exp([0.3, 0.1, 0.2])
+    np.testing.assert_allclose(found, terms / (terms[0] + 0.5 * terms[2]), rtol=1e-13)
+    above = slopes(
+        lambda t: np.sum(scipy.special.logsumexp(np.reshape(t, (2, 2)), axis=0, b=[[1.0], [0.0]])),
+        [1.0, 2.0, 800.0, 1.0],
+        engine,
+    )
+    np.testing.assert_array_equal(above, [1.0, 1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_power_of_zero_has_the_second_derivative_of_the_limit(engine: str | None) -> None:
+    def total(t: Any) -> Any:
+        def chunk(rows: Any, t: Any) -> Any:
+            return np.sum(scipy.special.inv_boxcox(rows, t))
+
+        return dagad.reduce_sum(chunk, np.array([0.5]), t, grainsize=1, scheduler="sync", engine=engine)
+
+    y = 0.5
+    assert dagad.hvp(total, 0.0, 1.0) == pytest.approx(np.exp(y) * (2 * y**3 / 3 + y**4 / 4), rel=1e-12)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -53,6 +53,25 @@ def test_a_density_by_kernels_moves_with_its_points_in_several_dimensions(engine
     assert np.all(far[1] != 0)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_shares_of_two_shapes_have_the_sums_of_the_shape_that_they_have_together(engine: str | None) -> None:
+    rows, weights = RNG.uniform(0.1, 1.0, (4, 3)), RNG.uniform(0.1, 1.0, 3)
+    by_columns = in_a_chunk(lambda t: scipy.stats.entropy(rows, t), weights, engine)
+    assert by_columns[0] == pytest.approx(np.sum(scipy.stats.entropy(rows, weights)), rel=1e-12)
+    np.testing.assert_allclose(by_columns[1], 0.0, atol=1e-14)  # each column is uniform
+    value, slope = in_a_chunk(lambda t: scipy.stats.entropy(t, rows, axis=1), weights, engine)
+    assert value == pytest.approx(np.sum(scipy.stats.entropy(weights, rows, axis=1)), rel=1e-12)
+    moved = [np.sum(scipy.stats.entropy(weights + step * weights**2, rows, axis=1)) for step in (1e-5, -1e-5)]
+    assert np.sum(slope * weights**2) == pytest.approx((moved[0] - moved[1]) / 2e-5, rel=1e-7)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_point_in_a_row_is_one_point_of_a_density(engine: str | None) -> None:
+    kde = scipy.stats.gaussian_kde(DATA)
+    value, slope = in_a_chunk(kde, POINTS[:, :1].T, engine)
+    assert (value, slope.shape) == (pytest.approx(kde(POINTS[:, 0])[0], rel=1e-12), (1, 2))
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "entries left out": (lambda t: scipy.stats.skew(t, nan_policy="omit"), r"scipy\.stats\.skew.*nan_policy='omit'"),
     "several orders": (lambda t: scipy.stats.moment(t, [1, 2]), r"scipy\.stats\.moment.*order="),

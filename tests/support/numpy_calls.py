@@ -283,6 +283,7 @@ linalg.eigh(m[:, :3], s, type=2)[1] ** 2 | linalg.eigh(m[:, :3], s, type=3)[1] *
 linalg.eigvalsh(s, subset_by_index=[0, 1]) | linalg.eigh(s, subset_by_index=[1, 2])[1] ** 2
 linalg.eigvalsh(s, np.eye(3) + m[:, :3], type=2) | linalg.eigh_tridiagonal(x[:4], x[4:7])[0]
 linalg.eigh_tridiagonal(x[:4], x[4:7])[1] ** 2
+linalg.eigvalsh_tridiagonal(x[:4], y[:3], select="i", select_range=(1, 2))
 linalg.eigh_tridiagonal(x[:4], y[:3], select="i", select_range=(1, 2))[0] | linalg.eigvalsh_tridiagonal(y[:4], x[:3])
 linalg.eig_banded(m, lower=True)[1] ** 2 | linalg.eigvals_banded(m) | np.real(linalg.eigvals(s))
 linalg.eigvals(m[:, :3] - s) | np.real(linalg.eig(s)[0]) | np.abs(linalg.eig(m[:, :3])[1]) | linalg.pinvh(s)
@@ -616,6 +617,7 @@ NOT_IN_JAX = frozenset(
         "special.beip(x)",
         "special.kerp(x)",
         "special.keip(x)",
+        'linalg.eigh_tridiagonal(x[:4], y[:3], select="i", select_range=(1, 2))[0]',
         'linalg.qr(m.T, mode="economic", pivoting=True)[0]',
         'linalg.qr(s, mode="r", pivoting=True)[0]',
         "np.real(linalg.eig(s)[0])",

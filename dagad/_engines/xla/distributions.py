@@ -27,15 +27,11 @@ def of_distribution(method: str, owner: Any) -> Function:
     found = _found(known, method) if same else None
     if found is None:
         raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{owner.name}.{method}"))
-    names = _names(known)
 
-    def call(x: Array, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, args, strict=False)) | kwargs
-        strange = [key for key in given if key not in names]
-        if strange or len(args) > len(names):
-            raise TypeError(f"{owner.name}.{method}() got unexpected arguments: {strange}")
-        parts = [x, *(given.get(key, {"loc": 0.0, "scale": 1.0}.get(key)) for key in names)]
-        return found(*(floating(part) for part in parts))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        from dagad._rules.scipy_stats import arguments_of
+
+        return found(*map(floating, arguments_of(known, method, args, kwargs)))
 
     return call
 
@@ -188,9 +184,3 @@ def _are_allowed(owner: Any, shapes: list[Any]) -> Any:
             positive = positive & (shape > 0)
         return positive
     return owner._argcheck(*shapes)
-
-
-@functools.cache
-def _names(owner: Any) -> list[str]:
-    names = [*filter(None, (owner.shapes or "").replace(" ", "").split(",")), "loc"]
-    return [*names, "scale"] if hasattr(owner, "pdf") else names

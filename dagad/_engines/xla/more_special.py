@@ -285,10 +285,15 @@ def _factorial(n: Array, exact: bool = False, extend: str = "zero") -> Any:
 # Powers, distributions and what is left
 
 
+_LOGARITHMS_OVER = [(-1.0) ** k / (k + 1) for k in range(18)]
+
+
 def _log_of_power(y: Array, power: Array) -> Any:
-    """Return log(1 + power y) / power, and y where the power is zero."""
-    flat = power * y == 0
-    return jnp.where(flat, y, jnp.log1p(jnp.where(flat, 1.0, power * y)) / jnp.where(flat, 1.0, power))
+    """Return log(1 + power y) / power, and y where the power is zero; by its series where that cancels."""
+    u = power * y
+    small = jnp.abs(u) < 0.1
+    near = y * jnp.polyval(jnp.asarray(_LOGARITHMS_OVER[::-1], u.dtype), jnp.where(small, u, 0.0))
+    return jnp.where(small, near, jnp.log1p(jnp.where(small, 1.0, u)) / jnp.where(small, 1.0, power))
 
 
 def _by_power(y: Array, power: Array) -> Any:

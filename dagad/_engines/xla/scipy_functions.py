@@ -145,6 +145,9 @@ UFUNCS_OF_SCIPY.update(
 WRITTEN.update({np.hypot: special.hypot, np.i0: lambda x: special.i0(floating(x))})
 
 
+_LARGEST = 709.0  # whose exponential is finite
+
+
 def _softmax(x: Array, axis: Axis = None) -> Any:
     return jax.nn.softmax(x, axis=axis)
 
@@ -156,7 +159,18 @@ def _log_softmax(x: Array, axis: Axis = None) -> Any:
 def _logsumexp(a: Array, axis: Axis = None, b: Array = None, keepdims: bool = False, return_sign: bool = False) -> Any:
     b, a = None if b is None else array_of(b), floating(a)
     axis = None if axis in (0, -1) and not np.ndim(a) else axis  # scipy takes a number for an array with one axis
-    return jss.logsumexp(a, axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
+    if b is None:
+        return jss.logsumexp(a, axis=axis, keepdims=keepdims, return_sign=return_sign)
+    b = floating(b)
+    weighs = jnp.broadcast_to(b != 0, jnp.broadcast_shapes(jnp.shape(a), jnp.shape(b)))
+    top = jax.lax.stop_gradient(jnp.max(jnp.where(weighs, a, -jnp.inf), axis=axis, keepdims=True))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    # What has no weight may be far above: times zero it is zero, as long as it is finite.
+    terms = b * jnp.exp(jnp.where(weighs, a - top, jnp.minimum(a - top, _LARGEST)))
+    total = jnp.sum(terms, axis=axis, keepdims=True)
+    found = jnp.log(jnp.abs(total) if return_sign else total) + top
+    found, sign = (each if keepdims else jnp.squeeze(each, axis) for each in (found, jnp.sign(total)))
+    return (found, sign) if return_sign else found
 
 
 # scipy.linalg

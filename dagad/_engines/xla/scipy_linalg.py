@@ -139,6 +139,8 @@ def _some_of(name: str, select: Any, ends: Any) -> Any:
 def _eigh_tridiagonal(
     d: Array, e: Array, eigvals_only: bool = False, select: Any = "a", select_range: Any = None
 ) -> Any:
+    if _some_of("eigh_tridiagonal", select, select_range) is not None and not eigvals_only:  # their signs are others
+        raise NotDifferentiableError(refusals.of_function("scipy.linalg.eigh_tridiagonal", " for some vectors"))
     d, e = floating(d), floating(e)
     below = jnp.concatenate([e, jnp.zeros((*e.shape[:-1], 1), e.dtype)], -1)
     return _eig_banded(jnp.stack([d, below], -2), True, eigvals_only, select, select_range)
