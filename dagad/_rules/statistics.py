@@ -100,8 +100,10 @@ def _mean_of(name: str, there: Function, back: Function) -> Function:
         if weights is None:
             return back(anp.mean(own, axis=axis, keepdims=keepdims))
         if np.shape(plain(weights)) != np.shape(plain(a)):
-            why = ", unless they have the shape of what is averaged: write them as `np.broadcast_to(weights, shape)`"
-            raise NotDifferentiableError(refusals.of_option(f"scipy.stats.{name}", ["weights"]) + why)
+            raise NotDifferentiableError(
+                f"`scipy.stats.{name}` was called with `weights` of another shape than what is averaged, and dagad "
+                "has no derivative of that. Give it `np.broadcast_to(weights, shape)`."
+            )
         total = anp.sum(weights, axis=axis, keepdims=keepdims)
         return back(anp.sum(weights * own, axis=axis, keepdims=keepdims) / total)
 
