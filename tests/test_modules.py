@@ -61,7 +61,7 @@ NEED_SCIPY = {
     f"dagad._rules.{name}"
     for name in (
         *("densities", "distribution_functions", "elliptic", "incomplete", "line_profiles", "more_special"),
-        *("multivariate", "scipy_rules", "scipy_linalg", "scipy_signal", "scipy_sparse", "scipy_stats", "statistics"),
+        *("multivariate", "scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats", "statistics"),
         *("eigenproblems", "matrix_equations", "scipy_banded"),
     )
 }

@@ -242,12 +242,13 @@ def _correlate(
     origin: Any = 0,
     *,
     axes: Axis = None,
+    name: str = "correlate",
 ) -> Any:
-    checked("correlate", input, output, cval, weights)
+    checked(name, input, output, cval, weights)
     places = _axes(input, axes)
     fits(len(shape_of(weights)) == len(places), "A filter has as many axes as are filtered.")
-    origins = _each(origin, len(places))
-    found = _of_neighbours(means, _double(input), np.conj(_double(weights)), mode, cval, origins, places)
+    w = _double(weights) if name == "convolve" else np.conj(_double(weights))
+    found = _of_neighbours(means, _double(input), w, mode, cval, _each(origin, len(places)), places)
     return _like(found, input, weights)
 
 
@@ -262,12 +263,9 @@ def _convolve(
     *,
     axes: Axis = None,
 ) -> Any:
-    checked("convolve", input, output, cval, weights)
-    places = _axes(input, axes)
-    fits(len(shape_of(weights)) == len(places), "A filter has as many axes as are filtered.")
-    origins = [-own - (n % 2 == 0) for own, n in zip(_each(origin, len(places)), shape_of(weights), strict=True)]
-    found = _of_neighbours(means, _double(input), reverse(_double(weights)), mode, cval, origins, places)
-    return _like(found, input, weights)
+    sizes = shape_of(weights)
+    origins = [-own - (n % 2 == 0) for own, n in zip(_each(origin, len(sizes)), sizes, strict=True)]
+    return _correlate(means, input, reverse(weights), output, mode, cval, origins, axes=axes, name="convolve")
 
 
 # Between pixels

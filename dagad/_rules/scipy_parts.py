@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from dagad._rules import distances, polynomials, scipy_fft, scipy_integrate, scipy_optimize
+from dagad._rules import distances, polynomials, scipy_fft, scipy_integrate, scipy_optimize, scipy_signal
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import HOMES
 
@@ -87,16 +87,11 @@ def _transforms(module: ModuleType) -> bool:
 
 
 def _signal(module: ModuleType) -> bool:
-    del module
-    from dagad._rules import scipy_signal
-
-    patches.swap(scipy_signal.SWAPS)
+    patches.swap(scipy_signal.of_signals(module))
     return True
 
 
 def _ndimage(module: ModuleType) -> bool:
-    from dagad._rules import scipy_signal
-
     patches.swap(scipy_signal.of_images(module))
     return True
 

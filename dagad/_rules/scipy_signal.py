@@ -1,17 +1,17 @@
 """Functions of scipy.signal as traced arrays meet them, made of a few that are closed under transposes.
 
-Imported when a process records and has scipy.signal. The transpose of a filter is the filter in reversed time, and its
+The transpose of a filter is the filter in reversed time, and its
 slopes in the coefficients are correlations with what was filtered; so no derivative runs a loop of Python's over time.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import scipy.signal as of
 
 from dagad._rules import images
 from dagad._rules.scipy_functions import defined, stock
@@ -24,7 +24,18 @@ from dagad._types import Argnums, Args, Array, Function, Kwargs, Tangents, Value
 from dagad._values import pytree
 
 plain = pytree.plain
-_CONVOLVE, _FFTCONVOLVE, _LFILTER = stock(of.convolve), stock(of.fftconvolve), stock(of.lfilter)
+
+
+@functools.cache
+def _own(name: str) -> Any:
+    """Return a function of scipy.signal's with its own code.
+
+    Filters of scipy.ndimage need them, too, but only where they are differentiated: scipy.stats imports scipy.ndimage,
+    and nobody is to get scipy.signal by that.
+    """
+    import scipy.signal
+
+    return stock(getattr(scipy.signal, name))
 
 
 def _bilinear(raw: Function, *transposes: Function) -> Any:
@@ -47,7 +58,7 @@ def _bilinear(raw: Function, *transposes: Function) -> Any:
 
 
 def _convolved(a: Array, b: Array, mode: str, axes: Any, method: str) -> Any:
-    return _CONVOLVE(a, b, mode, method) if axes is None else _FFTCONVOLVE(a, b, mode, axes)
+    return _own("convolve")(a, b, mode, method) if axes is None else _own("fftconvolve")(a, b, mode, axes)
 
 
 def _to_first(g: Array, a: Array, b: Array, mode: str, axes: Any, method: str) -> Any:
@@ -93,7 +104,7 @@ lagged: Any = _bilinear(_lagged, lambda c, g, x, count: weigh(c, x), lambda c, g
 
 def _recursive(a: Array, u: Array) -> Any:
     """Return the y with sum of ``a[k] * y[n - k]`` = u[n], where a[0] is 1."""
-    return _LFILTER(np.ones(1, dtype=a.dtype), a, u)
+    return _own("lfilter")(np.ones(1, dtype=a.dtype), a, u)
 
 
 def _vjp_recursive(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
@@ -161,4 +172,8 @@ def of_images(ndimage: ModuleType) -> list[Swap]:
     return [defined(getattr(ndimage, name), as_given(each), look(name)) for name, each in every]
 
 
-SWAPS: list[Swap] = [defined(getattr(of, name), as_given(each)) for name, each in by_means(MEANS).items()]
+def of_signals(signal: ModuleType) -> list[Swap]:
+    """Return the swaps for `scipy.signal`."""
+    for name in ("convolve", "fftconvolve", "lfilter"):  # before there is other code in them
+        _own(name)
+    return [defined(getattr(signal, name), as_given(each)) for name, each in by_means(MEANS).items()]

@@ -54,7 +54,7 @@ def _definition(owner: AnyDistribution, method: str) -> Function | None:
             z = np.floor(plain(z))
         inside = _is_inside(owner, plain(z), shapes, standard if is_mass else None)
         if not np.all(inside):  # there it is constant
-            z = anp.where(inside, z, _somewhere(owner, shapes))
+            z = anp.where(inside, z, _point_inside(owner, shapes))
         found = standard(z, *shapes)
         found = found - anp.log(scale) if method.endswith("pdf") else found
         return found if np.all(inside) else anp.where(inside, found, 0.0)
@@ -114,7 +114,7 @@ def _is_inside(owner: AnyDistribution, z: Array, shapes: list[Any], density: Fun
     return (z >= low) & (z <= high) & (z == np.floor(z))
 
 
-def _somewhere(owner: AnyDistribution, shapes: list[Any]) -> Any:
+def _point_inside(owner: AnyDistribution, shapes: list[Any]) -> Any:
     """Return points inside the support: medians have no formula for many, and would be searched for, entry by entry."""
     low, high = owner.support(*map(plain, shapes))
     if isinstance(owner, of.rv_discrete):

@@ -179,7 +179,7 @@ def _log_terms(kde: Any, points: Array) -> Any:
     held = np.shape(plain(points))
     if len(held) < 2 or (held[0] == 1 and held[1] == kde.d):  # one point, or points on a line
         points = anp.reshape(points, (kde.d, -1))
-    root = np.linalg.cholesky(kde.covariance)
+    root = kde.cho_cov  # of the covariance, its lower factor
     white = np.linalg.inv(root)
     away = (np.matmul(white, kde.dataset)[:, :, None] - anp.matmul(white, points)[:, None, :]) ** 2
     scale = np.sum(np.log(np.diag(root))) + 0.5 * kde.d * np.log(2.0 * np.pi)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -159,3 +161,23 @@ def test_options_and_shapes_that_scipy_refuses_are_refused(engine: str | None) -
     for fun in cases:
         with pytest.raises(ValueError):  # noqa: PT011  # whose words are scipy's in one engine
             slopes(fun, SIGNAL, engine)
+
+
+ONLY_STATS = """
+import sys
+import scipy.stats
+import dagad
+
+def parts():
+    return {name for name in sys.modules if name.startswith("scipy.") and name.count(".") == 1 and "._" not in name}
+
+before = parts()
+dagad.grad(lambda t: scipy.stats.norm.logpdf(t))(0.1)
+assert "scipy.ndimage" in before
+assert parts() == before, parts() - before
+"""
+
+
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
+def test_a_gradient_imports_no_part_of_scipy_that_nobody_asked_for() -> None:
+    subprocess.run([sys.executable, "-c", ONLY_STATS], check=True)
