@@ -20,7 +20,8 @@ from dagad._rules.more_special import TABLE
 from dagad._rules.scipy_functions import replaced
 from dagad._rules.scipy_rules import BETTER, MORE, ONE
 from dagad._tracing.patches import patches
-from support.numpy_calls import SPECIAL, calls
+from support.numpy_calls import calls
+from support.scipy_calls import SPECIAL
 
 RNG = np.random.default_rng(1)
 
