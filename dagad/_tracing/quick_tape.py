@@ -20,6 +20,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._tracing.private import isbox, numpy_boxes, numpy_vjps, numpy_wrapper, primitive_vjps
+from dagad._tracing.residuals import SHAPES_ONLY, held
 from dagad._tracing.rules import stock_rules, vjp_rule
 from dagad._tracing.slopes import over_cosh_square, share
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, is_double, sides_of
@@ -138,10 +139,11 @@ def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflec
     elif other_kind in _NUMBERS or (other_kind is np.ndarray and other.dtype is _FLOAT):
         parents = (node,)
         whole = kind if other_kind in _NUMBERS or other.shape == shape else None
-        if is_reflected:
-            value, rule = operate(other, x), rules[2](other, x)
-        else:
-            value, rule = operate(x, other), rules[1](x, other)
+        value, look = operate(other, x) if is_reflected else operate(x, other), None
+        if other_kind is np.ndarray and fun not in SHAPES_ONLY:
+            other, look = held(other)
+        rule = rules[2](other, x) if is_reflected else rules[1](x, other)
+        rule = rule if look is None else look(rule)
     else:
         return None
     if type(value) is not (np.ndarray if whole is None else kind):
@@ -166,13 +168,15 @@ def _of_two_traced(fun: Function, operate: Function, box: Array, other: Array, i
             return None
     elif kind not in _NUMBERS and not (kind is np.ndarray and y.dtype is _FLOAT):
         return None
-    left, right = (y, x) if is_reflected else (x, y)
-    value = operate(left, right)
+    value, look = operate(y, x) if is_reflected else operate(x, y), None
     if not is_double(value):
         return None
+    if kind is np.ndarray and fun not in SHAPES_ONLY:
+        y, look = held(y)
+    left, right = (y, x) if is_reflected else (x, y)
     rule = rules[0 if len(parents) == 2 else 2 if is_reflected else 1](left, right)
     is_whole = value.shape == shape
-    return value, parents, _fitting(rule, type(box) if is_whole else None, shape)
+    return value, parents, _fitting(rule if look is None else look(rule), type(box) if is_whole else None, shape)
 
 
 def of_ufunc(ufunc: np.ufunc, inputs: Sequence[Any], kind: type[Any]) -> tuple[Any, Found] | None:
@@ -262,13 +266,15 @@ def _product_of(operate: Function, box: Array, other: Array, is_reflected: bool)
         return None
     if primitive_vjps.get(anp.matmul) is not _STOCK[anp.matmul]:
         return None
+    value, look = operate(other, x) if is_reflected else operate(x, other), None
+    if type(other) is np.ndarray:
+        other, look = held(other)
     left, right = (other, x) if is_reflected else (x, other)
-    value = operate(left, right)
     if len(parents) == 2:
         of_left, of_right = _of_left(left.shape, right), _of_right(left, right.shape)
         return value, parents, lambda g: (of_left(g), of_right(g))
     of_one = _of_right(left, right.shape) if is_reflected else _of_left(left.shape, right)
-    return value, parents, lambda g: (of_one(g),)
+    return value, parents, (lambda g: (of_one(g),)) if look is None else look(lambda g: (of_one(g),))
 
 
 def _is_array(x: Array) -> bool:

@@ -44,6 +44,15 @@ def of_view() -> str:
     )
 
 
+def of_written(shape: tuple[int, ...]) -> str:
+    """Tell that an array was written into before the pullback that reads it."""
+    return (
+        f"An array of shape {shape} met a value being differentiated, as `b` in `x * b`, and was written into before "
+        "the gradient was computed, which needs what it was. Write into another one, `b = b * 2` instead of `b *= 2`, "
+        "or give the value one that stays: `x * b.copy()`."
+    )
+
+
 def of_out(name: str) -> str:
     """Tell that a function was to write its result into an array."""
     return (

@@ -16,6 +16,7 @@ from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.patches import patches, traces_of
 from dagad._tracing.private import add_outgrads, isbox
 from dagad._tracing.refusals import explained
+from dagad._tracing.residuals import held_arguments, looking
 from dagad._tracing.rules import learn_rules, learns_from, vjp_rule
 from dagad._tracing.traced_array import OwnNode, new_box
 from dagad._types import AnyNode, Argnums, Args, Cotangent, Function, Kwargs, Leaf, Value
@@ -38,7 +39,8 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
         rule = vjp_rule(fun)
         if rule is None:
             raise NotImplementedError(f"VJP of {getattr(fun, '__name__', fun)} wrt argnums {argnums} not defined")
-        self.vjp = rule(argnums, value, args, kwargs)
+        args, kwargs, looks = held_arguments(fun, args, kwargs, argnums)
+        self.vjp = looking(rule(argnums, value, args, kwargs), looks)
 
 
 class OutputCotangents:
@@ -399,7 +401,7 @@ def tape_nbytes(ends: Sequence[Any]) -> int:
     for run in runs:
         found: dict[int, int] = {}
         for node in run:
-            _count_arrays(node.vjp, found, depth=4)
+            _count_arrays(node.vjp, found, depth=5)
         for array, nbytes in found.items():
             if array in alone or array in shared:
                 shared[array] = nbytes

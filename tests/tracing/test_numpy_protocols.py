@@ -466,14 +466,12 @@ The {count} functions below are called by these names in dagad's tests: value, g
 not here may work too; if not, the error says what to write instead. Operators (`+`, `**`, `@`, slices, comparisons) and
 methods of arrays (`x.sum()`, `x.T`) work as well.
 
-Five things work otherwise than with ordinary arrays:
+Four things work otherwise than with ordinary arrays:
 
 * Entries can't be assigned to (`out[i] = x`, `out=`, `total += x` with an array `total`). Collect the parts in a list
   and write `np.stack(parts)`; write `np.where(mask, new, old)` to change some entries.
 * `np.array([a, b])` and `np.asarray(x)` make ordinary arrays. Write `np.stack([a, b])`, and `x` as it is.
 * `math.exp(x)`, `float(x)` and `x.item()` make Python numbers. Write `np.exp(x)`, and `x` as it is.
-* An ordinary array that met a traced one, as `b` in `x * b`, is read again when the gradient is computed, and nobody
-  notices if it was written into meanwhile (`b[:] = ...`, `b *= 2`). Make a new one: `b = b * 2`.
 * `isinstance(x, np.ndarray)` is False of a value being differentiated, and so is `np.isscalar(x)`. Ask for
   `np.ndim(x)` or `hasattr(x, "shape")`.
 

@@ -16,6 +16,7 @@ import numpy as np
 from dagad._engines.xla import lines, refusals
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import share_memory
+from dagad._tracing.residuals import copy_of
 from dagad._types import Args, Array, Function, Kwargs, Value
 
 
@@ -35,6 +36,15 @@ _NAMES = """
     require meshgrid diff linalg.diagonal linalg.matrix_transpose lib.stride_tricks.sliding_window_view
 """.split()  # fmt: skip
 VIEWS = frozenset(pkgutil.resolve_name(f"numpy:{name}") for name in _NAMES if _has_numpy(name))
+
+
+def as_now(given: Value) -> Any:
+    """Return arguments with copies of the arrays in them that may be written into: jax reads them when it compiles."""
+    if isinstance(given, np.ndarray):
+        return copy_of(given) if given.flags.writeable else given
+    if type(given) is dict:
+        return {name: as_now(each) for name, each in given.items()}
+    return type(given)(map(as_now, given)) if type(given) is list or type(given) is tuple else given
 
 
 def ghost_of(array: Array) -> Any:

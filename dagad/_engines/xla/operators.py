@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dagad._engines.xla.memory import as_now
 from dagad._engines.xla.protocols import WRITTEN, call_ufunc, function_of_ufunc, kind_of
 from dagad._tracing.operands import SEQUENCES
 from dagad._types import Array
@@ -26,7 +27,7 @@ def operate(ufunc: np.ufunc, own: Array, left: Array, right: Array) -> Any:
     with own._trace.inside():
         if not own.ndim and _PYTHONS.issuperset(map(kind_of, (own, other))):  # Python's numbers stay what they are
             return (WRITTEN.get(ufunc) or function_of_ufunc(ufunc))(left, right)
-        return call_ufunc(ufunc, "__call__", (left, right), {})
+        return call_ufunc(ufunc, "__call__", (as_now(left), as_now(right)), {})
 
 
 _PYTHONS = frozenset({int, float, complex})

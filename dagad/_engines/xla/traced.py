@@ -22,7 +22,7 @@ from dagad._engines.xla import (
     running as running,  # methods of ufuncs
 )
 from dagad._engines.xla.indexing import entries
-from dagad._engines.xla.memory import Changes, changed, ghost_of, of_function
+from dagad._engines.xla.memory import Changes, as_now, changed, ghost_of, of_function
 from dagad._engines.xla.missing import Missing
 from dagad._engines.xla.operators import BINARY, COMPARING, UNARY, operate
 from dagad._engines.xla.protocols import call_function, call_ufunc, takes_options
@@ -101,7 +101,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
 
     def _bind(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
         self._count()
-        values = [self.opened(one) for one in tracers]
+        values = [as_now(self.opened(one)) for one in tracers]
         out = primitive.bind_with_trace(self.below, values, [typeof(value) for value in values], params)
         if self.recorded is not None:
             self.recorded.append(
@@ -262,7 +262,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         self._trace.note_numpy()
         with self._trace.inside():
-            return call_ufunc(ufunc, method, inputs, kwargs)
+            return call_ufunc(ufunc, method, as_now(inputs), as_now(kwargs))
 
     def __array_function__(self, func: Function, types: object, args: Args, kwargs: Kwargs) -> Any:
         self._trace.note_numpy()
@@ -272,7 +272,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         """Call a function of scipy's that knows no protocol: see `_rules/scipy_functions`."""
         self._trace.note_numpy()
         with self._trace.inside():
-            return call_scipy(function, args, kwargs)
+            return call_scipy(function, as_now(args), as_now(kwargs))
 
     # Entries
 
@@ -280,7 +280,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         if self._trace.depth or not isinstance(self.dtype, np.dtype):  # random keys have a dtype of jax's
             return Tracer.__getitem__(self, where)
         with self._trace.inside():
-            found = entries(self, where)
+            found = entries(self, as_now(where))
         if is_view(where):
             ghost = ghost_of(self)[where]
             if isinstance(ghost, np.ndarray):  # else numpy gives a number, not a part of the array
@@ -385,7 +385,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
 
 def _called(trace: NumpyTrace, func: Function, args: Args, kwargs: Kwargs) -> Any:
     with trace.inside():
-        found = call_function(func, args, kwargs)
+        found = call_function(func, as_now(args), as_now(kwargs))
         return of_function(func, args, kwargs, found, XlaArray)
 
 

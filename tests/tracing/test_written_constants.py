@@ -1,0 +1,324 @@
+"""Ordinary arrays that are written into after they met a traced value: derivatives are of what they were then."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+
+import dagad
+from dagad._tracing import residuals, writing
+from dagad._tracing.tape import TapePullback, record
+
+X = np.float64(0.7)
+SIZES = [3, 200]  # copied at once; looked at
+Write = Callable[[Any, int], None]
+Meet = Callable[[Any, Any], Any]
+
+
+def numbers(b: Any, k: int) -> Any:
+    return 0.3 + k + np.linspace(0.1, 0.9, b.size)
+
+
+# Ways to write
+
+
+def filled(b: Any, k: int) -> None:
+    b[:] = numbers(b, k)
+
+
+def one_by_one(b: Any, k: int) -> None:
+    for place, number in enumerate(numbers(b, k)):
+        b[place] = number
+
+
+def halves(b: Any, k: int) -> None:
+    half = b[: len(b) // 2 + 1]  # a view
+    half[:] = k
+    b[len(b) // 2 :] = k + 0.5
+
+
+def in_place(b: Any, k: int) -> None:
+    b *= 0.5
+    b += k + 1
+
+
+def by_out(b: Any, k: int) -> None:
+    np.add(numbers(b, k), 0.2, out=b)
+
+
+def by_options(b: Any, k: int) -> None:
+    options = {"out": b}
+    np.add(numbers(b, k), 0.2, **options)
+
+
+def by_methods(b: Any, k: int) -> None:
+    b.fill(k + 0.1)
+    np.add.at(b, [0, -1], 0.3)
+    np.copyto(b[1:2], 5.0)
+    np.put(b, [0], 0.4)
+
+
+class Filler:
+    def __init__(self, step: float = 0.1) -> None:
+        self.step = step
+
+    def go(self, b: Any, k: int) -> None:
+        b[...] = numbers(b, k) + self.step
+
+
+def by_an_object(b: Any, k: int) -> None:
+    Filler().go(b, k)
+
+
+WRITES: list[Write] = [filled, one_by_one, halves, in_place, by_out, by_options, by_methods, by_an_object]
+
+# Ways to meet
+
+MEETS: dict[str, Meet] = {
+    "x * b": lambda x, b: np.sum(np.sin(x * b)),
+    "b * x": lambda x, b: np.sum(np.sin(b * x)),
+    "x / b": lambda x, b: np.sum(x / (1 + b)),
+    "b / x": lambda x, b: np.sum(b / x),
+    "x - b": lambda x, b: np.sum((x - b) ** 2),
+    "b - x": lambda x, b: np.sum((b - x) ** 2),
+    "x ** b": lambda x, b: np.sum(x**b),
+    "b ** x": lambda x, b: np.sum(b**x),
+    "array * b": lambda x, b: np.sum(np.cos(x * np.ones(b.size)) * b),
+    "b @ array": lambda x, b: b @ np.cos(x * np.ones(b.size)),
+    "array @ matrix": lambda x, b: np.sum(np.cos(x * np.ones(b.size)) @ b[:, None]),
+    "matrix @ array": lambda x, b: np.sum(np.stack([b, b]) @ np.exp(x * np.ones(b.size) / 9) + b[0] * x),
+    "view of b": lambda x, b: np.sum(np.exp(x * b[::-1] / 9)),
+    "logaddexp": lambda x, b: np.sum(np.logaddexp(x, b)),
+    "maximum": lambda x, b: np.sum(np.maximum(3 * x, b)),
+    "hypot": lambda x, b: np.sum(np.hypot(x, b)),
+    "where": lambda x, b: np.sum(np.where(b > 1.2, x**2, x)) * np.sum(np.where(b > 1, x * b, x)),
+    "clip": lambda x, b: np.sum(np.clip(2 * x, b - 0.2, b + 0.3) ** 2),
+    "einsum": lambda x, b: np.einsum("i,i->", np.cos(x * np.ones(b.size)), b),
+    "dot": lambda x, b: np.dot(b, np.tanh(x * np.ones(b.size))),
+    "outer": lambda x, b: np.sum(np.outer(b[:2], x * b[:3]) ** 2),
+    "average": lambda x, b: np.average(np.exp(x * np.arange(b.size) / b.size), weights=b),
+    "interp": lambda x, b: np.interp(0.3, np.linspace(0, 1, b.size), b * np.sin(x)),
+    "convolve": lambda x, b: np.sum(np.convolve(x * np.arange(3.0), b[:5], "full") ** 2),
+    "index": lambda x, b: np.sum((x * np.arange(5.0))[np.asarray(b[:2], int) % 5] ** 2),
+    "take": lambda x, b: np.sum(np.take(x * np.arange(5.0), np.asarray(b[:2], int) % 5) ** 2),
+    "mask": lambda x, b: np.sum((x * np.arange(float(b.size)))[b > b.mean()] ** 2),
+    "xlogy": lambda x, b: np.sum(scipy.special.xlogy(b, x)),
+    "gammainc": lambda x, b: np.sum(scipy.special.gammainc(b[:3], x)),
+    "solve": lambda x, b: np.sum(np.linalg.solve(np.diag(b[:3] + 1), x * np.ones(3))),
+}
+
+
+def in_steps(meet: Meet, write: Write, size: int, keep: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that writes into one buffer again and again; `keep` may copy what meets what is traced."""
+
+    def fun(x: Any) -> Any:
+        buffer, total = np.ones(size), 0.0
+        for step in range(3):
+            write(buffer, step)
+            total = total + meet(x, keep(buffer))
+        buffer[:] = -1.0
+        return total
+
+    return fun
+
+
+def of_every_mode(fun: Callable[[Any], Any]) -> list[Any]:
+    value, gradient = dagad.value_and_grad(fun)(X)
+    _, pullback = dagad.vjp(fun, X)
+    return [
+        value,
+        gradient,
+        pullback(1.0)[0],
+        dagad.jvp(fun, X, 1.0)[1],
+        dagad.hvp(fun, X, 1.0),
+        dagad.grad(dagad.grad(fun))(X),
+    ]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("meet", MEETS)
+@pytest.mark.parametrize("write", WRITES)
+def test_a_buffer_that_is_filled_again_and_again_has_the_derivatives_of_its_copies(write: Write, meet: str) -> None:
+    for size in SIZES:
+        found, expected = (of_every_mode(in_steps(MEETS[meet], write, size, keep)) for keep in (own, np.copy))
+        assert found == expected, size
+        assert found[0] == in_steps(MEETS[meet], write, size, own)(X)
+
+
+def own(b: Any) -> Any:
+    return b
+
+
+def of_rows(rows: Any, x: Any) -> Any:
+    return np.sum(rows) * in_steps(MEETS["x * b"], by_an_object, 500, own)(x)
+
+
+def test_buffers_are_as_they_were_on_every_scheduler(scheduler: Any) -> None:
+    def total(x: Any) -> Any:
+        return dagad.reduce_sum(of_rows, np.arange(4.0), x, grainsize=2, scheduler=scheduler)
+
+    expected = of_every_mode(lambda x: 6.0 * in_steps(MEETS["x * b"], by_an_object, 500, np.copy)(x))
+    np.testing.assert_allclose(of_every_mode(total), expected, rtol=1e-13)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("meet", sorted(MEETS.keys() - {"gammainc", "mask"}))
+def test_a_compiled_function_that_fills_a_buffer_again_and_again_has_the_values_of_its_copies(meet: str) -> None:
+    write = WRITES[len(meet) % len(WRITES)]
+
+    def total(x: Any, fun: Callable[[Any], Any], engine: str | None) -> Any:
+        chunk = lambda rows, x: np.sum(rows) * fun(x)  # noqa: E731  # what is compiled
+        return dagad.reduce_sum(chunk, np.ones(2), x, engine=engine, scheduler="sync")
+
+    for size in SIZES[:2]:
+        expected = dagad.value_and_grad(total)(X, in_steps(MEETS[meet], write, size, np.copy), None)
+        found = dagad.value_and_grad(total)(X, in_steps(MEETS[meet], write, size, own), "jax")
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.needs("jax")
+def test_a_function_of_jaxs_that_fills_a_buffer_of_numpys_has_the_values_of_its_copies() -> None:
+    import jax.numpy as jnp
+
+    def chunk(rows: Any, x: Any) -> Any:
+        buffer, total = np.zeros(300), jnp.zeros(())
+        for step in range(3):
+            filled(buffer, step)
+            total = total + jnp.sum(jnp.multiply(x, buffer) ** 2)
+        return jnp.sum(rows) * total
+
+    def plain(x: Any) -> Any:
+        return sum(2.0 * np.sum((x * numbers(np.zeros(300), step)) ** 2) for step in range(3))
+
+    found = dagad.value_and_grad(lambda x: dagad.reduce_sum(chunk, np.ones(2), x, engine="jax", scheduler="sync"))(X)
+    np.testing.assert_allclose(found, [plain(X), 2.0 * plain(X) / X], rtol=1e-12)
+
+
+# What nobody sees
+
+
+LATER = ["x * b", "b / x", "x ** b", "b @ array", "array @ matrix", "maximum", "average", "einsum", "xlogy"]
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_pullback_that_reads_a_large_array_that_was_written_into_later_is_refused(name: str) -> None:
+    data = numbers(np.ones(1_000), 0)
+    pullback = dagad.vjp(lambda x: MEETS[name](x, data), X)[1]
+    assert np.isfinite(pullback(1.0)[0])
+    data[-1] = 7.0
+    with pytest.raises(dagad.NotDifferentiableError, match=r"shape \(1000,.*was written into.*`b = b \* 2`"):
+        pullback(1.0)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_pullback_of_a_gradient_has_what_arrays_were_or_is_refused(name: str) -> None:
+    data = numbers(np.ones(1_000), 0)
+    pullback = dagad.vjp(dagad.grad(lambda x: MEETS[name](x, data)), X)[1]
+    before = pullback(1.0)[0]
+    data[-1] = 7.0
+    try:
+        after = pullback(1.0)[0]
+    except dagad.NotDifferentiableError:
+        return
+    assert after == before
+
+
+def test_a_small_array_of_a_global_is_what_it_was_when_it_met_a_traced_value() -> None:
+    data = np.ones(3)
+    _, pullback = dagad.vjp(lambda x: np.sum(x * data), X)
+    data[:] = 5.0
+    assert pullback(1.0)[0] == 3.0
+
+
+def test_what_a_pullback_does_not_read_may_be_written_into() -> None:
+    data = np.ones(1_000)
+    _, pullback = dagad.vjp(lambda x: np.sum(np.concatenate([(x + data) - data, data, x * np.ones(2)])), X)
+    data[:] = 5.0
+    assert pullback(1.0)[0] == 1_002.0
+
+
+def test_arrays_that_nobody_can_write_to_are_held_as_they_are() -> None:
+    data = np.ones(1_000)
+    data.flags.writeable = False
+    assert residuals.held(data) == (data, None)
+
+
+# What it costs
+
+
+def test_an_array_that_meets_many_values_is_copied_once() -> None:
+    data = np.ones(1_000)
+
+    def steps(leaves: Any) -> Any:
+        (y,) = leaves
+        for _ in range(100):
+            y = np.tanh(y * data)
+            data.fill(1.0)
+        return np.sum(y)
+
+    _, ends, roots = record(steps, [np.ones(1_000)])
+    pullback = TapePullback(ends, roots, [np.ones(1_000)])
+    assert pullback.nbytes() < 100 * (2 * 8_000 + 2_000)  # the results of both operations, and one copy of the data
+    address = data.__array_interface__["data"][0]
+    assert address in residuals._COPIES
+    del pullback, ends, roots
+    gc.collect()
+    assert address not in residuals._COPIES
+
+
+def test_a_large_array_is_copied_only_where_it_may_be_written_into() -> None:
+    data, found = np.ones(1_000), list[bool]()
+
+    def asks() -> bool:
+        return writing.is_written_meanwhile(data, sys._getframe(1))
+
+    def adds_up(x: Any) -> Any:
+        total, parts = 0.0, dict[str, Any]()
+        for key in "ab":
+            total += np.sum(x * data)
+            parts[key] = np.zeros(3)
+        found.append(asks())
+        return total
+
+    def stores(x: Any) -> Any:
+        other = np.zeros(3)
+        other[0] = 1.0
+        found.append(asks())
+        return np.sum(x * data)
+
+    def writes(x: Any) -> Any:
+        same = data
+        found.append(asks())
+        same[0] = 1.0
+        return np.sum(x * data)
+
+    def names_one_that_writes(x: Any) -> Any:
+        found.append(asks())
+        filled(data, 1)
+        return np.sum(x * data)
+
+    for fun in (adds_up, stores, writes, names_one_that_writes):
+        dagad.grad(fun)(X)
+    assert found == [False, False, True, True]
+
+
+def test_what_is_known_of_a_function_goes_with_it() -> None:
+    code = compile("def fun(b):\n b[0] = 1\n return find(b)", "a cell", "exec")
+
+    def find(b: Any) -> bool:
+        return writing.is_written_meanwhile(b, sys._getframe(1))
+
+    scope: dict[str, Any] = {"find": find, "__name__": "__main__"}
+    exec(code, scope)
+    before = len(writing._WRITES)
+    assert scope["fun"](np.ones(3))
+    assert len(writing._WRITES) > before
+    del scope, code
+    gc.collect()
+    assert len(writing._WRITES) <= before + 2  # of this test's own functions
