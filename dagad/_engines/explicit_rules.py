@@ -21,7 +21,7 @@ from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._types import Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
-from dagad._values.work_arrays import IN_A_CALL, is_own
+from dagad._values.work_arrays import IN_A_CALL, Lent, is_own
 from dagad._words import described
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -33,7 +33,7 @@ LINEAR = 1e-6, 1e-3  # to which a pullback has to be linear: in double precision
 class OwnPullback:
     """The pullback that a function brings along, on leaves; made at the first pull where somebody traces these."""
 
-    __slots__ = ("_fun", "_leaves", "_outputs", "_pullback", "_values")
+    __slots__ = ("_fun", "_leaves", "_lent", "_outputs", "_pullback", "_values")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class OwnPullback:
     ) -> None:
         self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
         self._values = values  # from leaves to outputs, by the function's own rule
+        self._lent = values is None and Lent(pullback)  # False, or empty, where nobody can fill what it reads
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         is_bare = len(cotangents) == 1 and type(cotangents[0]) in _BARE  # nearly always
@@ -73,6 +74,8 @@ class OwnPullback:
         self._pulled(pullback, list(map(_plain, cotangents)))
 
     def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
+        if self._lent and self._lent.have_changed():  # the function fills them in each of its calls
+            pullback = checked_pair(self._fun.run(list(map(read_only_view, self._leaves))), self._fun.name)[1]
         given = cotangents
         if len(given) != 1 or type(given[0]) is np.ndarray:  # it is a number, nearly always
             given = list(map(read_only_view, cotangents))

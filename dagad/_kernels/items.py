@@ -15,7 +15,7 @@ from dagad._graphs.sum_trees import add_up
 from dagad._tracing.flat_functions import Engine
 from dagad._types import AnyRows, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
-from dagad._values.work_arrays import kept
+from dagad._values.work_arrays import Lent, kept
 from dagad._words import name_of
 
 
@@ -64,10 +64,26 @@ class PairSum:
         return add_up(*(value for value, _ in pairs)), pullback
 
 
+class LatePullback:
+    """The pullback of an item; where others have filled the arrays that it reads, that of another call."""
+
+    __slots__ = ("_args", "_fun", "_lent", "_pull")
+
+    def __init__(self, pull: Function, lent: Lent, fun: Function, args: tuple[Any, ...]) -> None:
+        self._pull, self._lent, self._fun, self._args = pull, lent, fun, args
+
+    def __call__(self, cotangent: Cotangent) -> Any:
+        if self._lent.have_changed():
+            return checked_pair(self._fun(*self._args), name_of(self._fun))[1](cotangent)
+        return self._pull(cotangent)
+
+
 def _pair_of(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return the value and the pullback of one item; where somebody traces it, by the function's own rule."""
     if not any(map(pytree.is_traced, pytree.flatten(args)[0])):
-        return checked_pair(fun(*args), name_of(fun))
+        value, pull = checked_pair(fun(*args), name_of(fun))
+        lent = Lent(pull)
+        return value, LatePullback(pull, lent, fun, args) if lent else pull
     bound = BoundCall(ExplicitEngine(), fun, args, {})
     values, pull = ExplicitEngine().linearize(bound, bound.leaves)
     value = bound.merge(values)

@@ -267,7 +267,7 @@ def _product_of(operate: Function, box: Array, other: Array, is_reflected: bool)
     if primitive_vjps.get(anp.matmul) is not _STOCK[anp.matmul]:
         return None
     value, look = operate(other, x) if is_reflected else operate(x, other), None
-    if type(other) is np.ndarray:
+    if len(parents) == 1 and type(other) is np.ndarray:
         other, look = held(other)
     left, right = (other, x) if is_reflected else (x, other)
     if len(parents) == 2:

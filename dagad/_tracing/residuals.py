@@ -25,10 +25,11 @@ from dagad._tracing import refusals
 from dagad._tracing.private import numpy_wrapper
 from dagad._tracing.writing import is_written_meanwhile
 from dagad._types import Argnums, Args, Array, Function, Kwargs
+from dagad._values.work_arrays import entries_of
 
 _MUTABLE = frozenset({np.ndarray, list, tuple})
 SMALL = 1 << 10  # bytes: a copy takes no longer than a node of the tape
-SAMPLE, LONG = 16, 100  # numbers that are compared; parts of a list that is no index
+LONG = 100  # parts of a list that is no index
 _COPIES: WeakValueDictionary[int, Any] = WeakValueDictionary()
 # Of these the pullbacks read no constants.
 SHAPES_ONLY = frozenset({anp.add, anp.subtract, numpy_wrapper.concatenate_args, numpy_wrapper.array_from_args})
@@ -96,24 +97,17 @@ def _is_copy(found: Array, array: Array) -> bool:
 
 def _sampled(array: Array) -> Callable[[Any], Any]:
     """Return what puts a look before a pullback: whether some entries of the array that it reads are what they were."""
-    step = array.size // SAMPLE | 1
-    entries = _entries(array, step)
+    entries = entries_of(array)
 
     def before(pullback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def look_and_pull(cotangent: Any) -> Any:
-            if _entries(array, step) != entries:
+            if entries_of(array) != entries:
                 raise NotDifferentiableError(refusals.of_written(array.shape))
             return pullback(cotangent)
 
         return look_and_pull
 
     return before
-
-
-def _entries(array: Array, step: int) -> bytes:
-    flat = array.ravel("K") if array.flags.forc else array.flat
-    found: bytes = flat[(array.size - 1) % step :: step].tobytes()  # the last one too
-    return found
 
 
 def looking(pullback: Any, looks: Sequence[Callable[[Any], Any]]) -> Any:

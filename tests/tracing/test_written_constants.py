@@ -236,7 +236,7 @@ def test_a_small_array_of_a_global_is_what_it_was_when_it_met_a_traced_value() -
     assert pullback(1.0)[0] == 3.0
 
 
-def test_what_a_pullback_does_not_read_may_be_written_into() -> None:
+def test_an_array_that_a_pullback_does_not_read_may_be_written_into() -> None:
     data = np.ones(1_000)
     _, pullback = dagad.vjp(lambda x: np.sum(np.concatenate([(x + data) - data, data, x * np.ones(2)])), X)
     data[:] = 5.0
@@ -308,7 +308,7 @@ def test_a_large_array_is_copied_only_where_it_may_be_written_into() -> None:
     assert found == [False, False, True, True]
 
 
-def test_what_is_known_of_a_function_goes_with_it() -> None:
+def test_verdicts_on_a_function_go_with_it() -> None:
     code = compile("def fun(b):\n b[0] = 1\n return find(b)", "a cell", "exec")
 
     def find(b: Any) -> bool:
