@@ -60,7 +60,15 @@ NEED_DISTRIBUTED = {
 NEED_SCIPY = {
     f"dagad._rules.{name}"
     for name in (
-        *("densities", "distribution_functions", "elliptic", "incomplete", "line_profiles", "more_special"),
+        *(
+            "densities",
+            "distribution_functions",
+            "elliptic",
+            "incomplete",
+            "line_profiles",
+            "special_integrals",
+            "bessel_functions",
+        ),
         *("multivariate", "scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats", "statistics"),
         *("eigenproblems", "matrix_equations", "scipy_banded"),
     )

@@ -11,10 +11,11 @@ from dagad._tracing.rules import HOMES
 
 def _special(module: ModuleType) -> bool:
     del module
-    from dagad._rules import elliptic, more_special, scipy_rules
+    from dagad._rules import bessel_functions, elliptic, scipy_rules, special_integrals
 
-    patches.swap(scipy_rules.SWAPS + more_special.SWAPS)
-    elliptic.enter_all()
+    patches.swap(scipy_rules.SWAPS + bessel_functions.SWAPS + special_integrals.SWAPS)
+    for table in (elliptic, bessel_functions, special_integrals):
+        table.enter_all()
     return True
 
 

@@ -33,7 +33,7 @@ from dagad._tracing.by_definition import entrywise
 from dagad._tracing.numpy_protocols import UFUNCS
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import isbox, trace_primitives_map
-from dagad._tracing.rules import define
+from dagad._tracing.rules import define, own_primitive
 from dagad._types import Array, Axis, Shape, Value
 from dagad._values import pytree
 
@@ -372,6 +372,20 @@ def enter(ufunc: Any, slopes: Slopes) -> None:
     defvjp_argnums(made, vjp)
     defjvp_argnums(made, jvp)
     UFUNCS[ufunc] = made
+
+
+def enter_results(ufunc: np.ufunc, *slopes: Callable[[Any], Any]) -> None:
+    """Make a primitive of each result of a ufunc of one argument: one that nobody uses has no derivative."""
+    parts = [_result(ufunc, index, slope) for index, slope in enumerate(slopes)]
+
+    def results(x: Array, called_by_autograd_dispatcher: bool = False) -> Any:
+        return tuple(part(x) for part in parts)
+
+    UFUNCS[ufunc] = results
+
+
+def _result(ufunc: np.ufunc, index: int, slope: Callable[[Any], Any]) -> Any:
+    return own_primitive(lambda x: ufunc(x)[index], *entrywise(ufunc.__name__, lambda ans, x: slope(x)))
 
 
 _enter()

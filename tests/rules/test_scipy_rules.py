@@ -15,8 +15,7 @@ import scipy.special
 import scipy.stats
 
 import dagad
-from dagad._rules import elliptic, scipy_stats
-from dagad._rules.more_special import TABLE
+from dagad._rules import bessel_functions, elliptic, scipy_stats, special_integrals
 from dagad._rules.scipy_functions import replaced
 from dagad._rules.scipy_rules import BETTER, MORE, ONE
 from dagad._tracing.patches import patches
@@ -61,7 +60,14 @@ def test_on_the_edge_of_a_support_parameters_have_their_slope() -> None:
 ARGUMENTS: dict[str, Any] = {"x": np.linspace(0.31, 0.87, 12), "y": np.linspace(1.7, 0.4, 12), "np": np}
 ARGUMENTS["m"] = ARGUMENTS["x"].reshape(3, 4)
 ARGUMENTS["z"] = ARGUMENTS["x"] * (1.0 + 0.5j)
-RULES = {**{name: (slope,) for name, slope in ONE.items()}, **MORE, **BETTER, **TABLE, **elliptic.SLOPES}
+RULES = {
+    **{name: (slope,) for name, slope in ONE.items()},
+    **MORE,
+    **BETTER,
+    **bessel_functions.TABLE,
+    **special_integrals.TABLE,
+    **elliptic.SLOPES,
+}
 
 
 def of_special(text: str) -> list[tuple[str, list[Any]]]:

@@ -1,4 +1,4 @@
-"""Lambert's W on any branch, by Halley's steps from a guess that depends on where a number is."""
+"""Lambert's W on any branch, and Wright's omega: by Halley's steps from a guess that depends on where a number is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._types import Array
+from dagad._engines.xla import corners
+from dagad._engines.xla.refusals import of_real
+from dagad._types import Array, Function
 
 _BRANCH_POINT = -float(np.exp(-1.0))
 _N_STEPS = 8  # as tried on a million numbers; most are there after four
@@ -68,3 +70,25 @@ def lambertw(z: Array, k: Array, tol: Array) -> Any:
     del tol
     z = jnp.asarray(z)
     return _branch(*jnp.broadcast_arrays(z, jnp.asarray(k, z.real.dtype)))
+
+
+def _omega(x: Array) -> Any:
+    """Return the solution of w + log(w) = x, by Halley's steps in log(w)."""
+    low = x < -50.0
+    at = jnp.where(low, 0.0, x)
+    log = jnp.where(at > 1.0, jnp.log(jnp.where(at > 1.0, at, 1.0)), jnp.where(at > -2.0, (at - 1.0) / 2.0, at))
+    for _ in range(4):
+        w = jnp.exp(log)
+        rest = w + log - at
+        log = log - 2.0 * rest * (1.0 + w) / (2.0 * (1.0 + w) ** 2 - rest * w)
+    return jnp.where(low, jnp.exp(x), jnp.where(x == jnp.inf, x, jnp.exp(log)))
+
+
+def _slope_of_omega(ans: Array, x: Array) -> Any:
+    return jnp.where(ans > 1.0, 1.0 - 1.0 / (1.0 + ans), ans / (1.0 + ans))  # of which both have exact derivatives
+
+
+UFUNCS: dict[str, Function] = {
+    "_lambertw": lambertw,
+    "wrightomega": of_real("wrightomega", corners.with_slopes(_omega, _slope_of_omega)),
+}

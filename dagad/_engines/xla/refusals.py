@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import jax.numpy as jnp
+
 from dagad._engines.xla import lines
-from dagad._types import Array, DType
+from dagad._errors import NotDifferentiableError
+from dagad._types import Array, DType, Function
 
 LEAVE = "leave out `engine=`: autograd, the default engine, follows it"
 _KNOWN = (
@@ -212,3 +215,26 @@ def of_count(name: str, most: int) -> str:
         "`jax.lax.scan` in a function of `jax.numpy`; or leave out `engine=`: with autograd, the default engine, "
         "nothing is compiled. The setting `dagad.jax-most-operations` allows more."
     )
+
+
+# Of functions in tables, where they are called
+
+
+def refused(name: str, why: str) -> Function:
+    """Return what refuses a function of scipy.special's by name."""
+
+    def refuse(*args: Any) -> Any:
+        raise NotDifferentiableError(of_function(f"scipy.special.{name}", why))
+
+    return refuse
+
+
+def of_real(name: str, function: Function) -> Function:
+    """Return a function that takes real numbers only."""
+
+    def call(*args: Any) -> Any:
+        if any(jnp.result_type(arg).kind == "c" for arg in args):
+            refused(name, " of complex numbers")()
+        return function(*args)
+
+    return call

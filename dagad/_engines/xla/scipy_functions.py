@@ -13,7 +13,17 @@ import jax.scipy as jsp
 import numpy as np
 from jax.scipy import special as jss
 
-from dagad._engines.xla import corners, more_special, refusals, special, vectors
+from dagad._engines.xla import (
+    corners,
+    elliptic,
+    integrals,
+    lambert,
+    line_profiles,
+    orthogonal_polynomials,
+    refusals,
+    special,
+    vectors,
+)
 from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.distances import DISTANCES
 from dagad._engines.xla.distributions import of_distribution
@@ -83,7 +93,7 @@ _OTHERWISE = frozenset(
 
 
 _LONG = " (its terms there are the more the smaller an entry is, without end)"
-UFUNCS_OF_SCIPY.update({name: more_special.refused(name, _LONG) for name in ("exp1", "expi", "expn")})
+UFUNCS_OF_SCIPY.update({name: refusals.refused(name, _LONG) for name in ("exp1", "expi", "expn")})
 UFUNCS_OF_SCIPY.update(
     {
         "psi": special.digamma,
@@ -136,8 +146,16 @@ UFUNCS_OF_SCIPY.update(
         "erfcx": special.erfcx,
         "loggamma": special.loggamma,
         "hyp1f1": special.hyp1f1,
-        **more_special.UFUNCS,
-        "hyp2f1": more_special.refused("hyp2f1", " (it sums too few terms where an entry is near one)"),
+        **integrals.UFUNCS,
+        **elliptic.UFUNCS,
+        **line_profiles.UFUNCS,
+        **orthogonal_polynomials.UFUNCS,
+        **lambert.UFUNCS,
+        "exprel": special.exprel,
+        "inv_boxcox": special.inv_boxcox,
+        "inv_boxcox1p": special.inv_boxcox1p,
+        "round": jnp.round,
+        "hyp2f1": refusals.refused("hyp2f1", " (it sums too few terms where an entry is near one)"),
     }
 )
 
@@ -283,7 +301,8 @@ WRITTEN_SCIPY: dict[str, Function] = {
     "numpy.polynomial.polyval": _polyval,
     "numpy.polynomial.polyvalfromroots": _from_roots,
     **{f"numpy.polynomial.{name}": _series(each) for name, each in polynomials.RECURRENCES.items()},
-    **more_special.WRITTEN,
+    **integrals.WRITTEN,
+    **orthogonal_polynomials.WRITTEN,
     "scipy.special.logsumexp": _logsumexp,
     "scipy.special.polygamma": lambda n, x: jss.polygamma(array_of(n), as_dtype(array_of(x), np.float64)),
     "scipy.special.softmax": _softmax,

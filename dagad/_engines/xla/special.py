@@ -15,7 +15,7 @@ import numpy as np
 from jax.scipy import special as jss
 
 from dagad._engines.xla import corners, vectors
-from dagad._types import Array, DType, Tangent
+from dagad._types import Array, DType, Function, Tangent
 
 
 def _series(coefficients: list[float], x: Array) -> Any:
@@ -229,6 +229,32 @@ powm1 = corners.with_slopes(
     lambda ans, x, y: y * x ** (y - 1.0),
     lambda ans, x, y: jnp.log(x) * x**y,
 )
+
+_LOGARITHMS_OVER = [(-1.0) ** k / (k + 1) for k in range(18)]
+
+
+def _log_of_power(y: Array, power: Array) -> Any:
+    """Return log(1 + power y) / power, and y where the power is zero; by its series where that cancels."""
+    u = power * y
+    small = jnp.abs(u) < 0.1
+    near = y * jnp.polyval(jnp.asarray(_LOGARITHMS_OVER[::-1], u.dtype), jnp.where(small, u, 0.0))
+    return jnp.where(small, near, jnp.log1p(jnp.where(small, 1.0, u)) / jnp.where(small, 1.0, power))
+
+
+def _inverse_by_power(y: Array, power: Array) -> Any:
+    log = _log_of_power(y, power)
+    return -(log**2) * exprel_slope(power * log) * jnp.exp((1.0 - power) * log)
+
+
+def _inverse_boxcox(exponential: Function) -> Function:
+    return corners.with_slopes(
+        lambda y, power: exponential(_log_of_power(y, power)),
+        lambda ans, y, power: jnp.exp((1.0 - power) * _log_of_power(y, power)),
+        lambda ans, y, power: _inverse_by_power(y, power),
+    )
+
+
+inv_boxcox, inv_boxcox1p = _inverse_boxcox(jnp.exp), _inverse_boxcox(corners.expm1)
 
 
 def power_by(exponent: Array) -> Any:

@@ -1,7 +1,6 @@
-"""Functions of scipy.special with several results, of complex numbers, and of spheres: primitives with their slopes.
+"""Functions of scipy.special that are integrals, and Lambert's: their slopes, by series where a quotient cancels.
 
-Those with several results are a primitive for each, so that a result that nobody uses has no derivative. Formulas are
-those of Abramowitz and Stegun, 7.3, 9.9, 10.1 and 10.4.
+Formulas are those of Abramowitz and Stegun, 5.2, 7.3 and 27.7.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from scipy.special import _ufuncs as inner
 
 from dagad._errors import NotDifferentiableError
 from dagad._rules import line_profiles
-from dagad._rules.scipy_functions import defined, stock
-from dagad._rules.scipy_rules import Slopes, beta_density, enter, f
+from dagad._rules.scipy_functions import defined
+from dagad._rules.scipy_rules import Slopes, beta_density, enter, enter_results, f
 from dagad._rules.tails import ROOT_2PI
 from dagad._tracing import refusals
-from dagad._tracing.by_definition import entrywise
 from dagad._tracing.numpy_protocols import UFUNCS
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import isbox
-from dagad._tracing.rules import own_primitive
 from dagad._types import Array, Value
 from dagad._values import pytree
 
@@ -76,32 +73,7 @@ def _spence_slope(ans: Value, z: Array) -> Any:
     return _by_series(0.25, _LOGARITHMS, z - 1.0, lambda less: anp.log(anp.where(near, 1.25, z)) / -less)
 
 
-# Several results
-
-
-def results_of(ufunc: np.ufunc, *slopes: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what a ufunc of one argument is for traced values, from the slope of each result."""
-
-    def part(index: int, slope: Callable[..., Any]) -> Any:
-        return own_primitive(lambda x: ufunc(x)[index], *entrywise(ufunc.__name__, lambda ans, x: slope(x)))
-
-    parts = [part(index, slope) for index, slope in enumerate(slopes)]
-
-    def results(x: Array, called_by_autograd_dispatcher: bool = False) -> Any:
-        return tuple(each(x) for each in parts)
-
-    return results
-
-
-SEVERAL: dict[str, tuple[Callable[..., Any], ...]] = {
-    "fresnel": (lambda x: anp.sin(np.pi / 2.0 * x**2), lambda x: anp.cos(np.pi / 2.0 * x**2)),
-    "sici": (_sine_over, lambda x: _over(anp.cos, x)),
-    "shichi": (_sinh_over, lambda x: _over(anp.cosh, x)),
-    "airy": (lambda x: f.airy(x)[1], lambda x: x * f.airy(x)[0], lambda x: f.airy(x)[3], lambda x: x * f.airy(x)[2]),
-}
-
-
-# One result
+# Functions
 
 
 def _lambertw_slope(ans: Value, z: Array, k: Array, tol: float) -> Any:
@@ -123,31 +95,6 @@ def _kolmogorov_slope(ans: Value, y: Array) -> Any:
     return anp.where(large, outer, anp.where(none, 0.0, inside))
 
 
-# Kelvin's functions are the parts of J0 and K0 of numbers turned by three eighths and by an eighth.
-_TURN, _QUARTER = (complex(sign, 1.0) * np.sqrt(0.5) for sign in (-1.0, 1.0))
-
-
-def _kelvin(part: Callable[[Any], Any], turn: Any, bessel: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Return a slope from Bessel's functions, which scipy has with more digits than Kelvin's derivatives."""
-    return lambda ans, x: part(turn * bessel(turn * x))
-
-
-def _first_j(z: Array) -> Any:
-    return -f.jv(1, z)
-
-
-def _first_k(z: Array) -> Any:
-    return -f.kv(1, z)
-
-
-def _second_j(z: Array) -> Any:
-    return _TURN * (f.jv(2, z) - f.jv(0, z)) / 2.0
-
-
-def _second_k(z: Array) -> Any:
-    return _QUARTER * (f.kv(2, z) + f.kv(0, z)) / 2.0
-
-
 def _negative_binomial(k: Array, n: Array, p: Array) -> Any:
     return beta_density(anp.trunc(n), anp.trunc(k) + 1.0, p)
 
@@ -158,55 +105,25 @@ TABLE: dict[str, Slopes] = {
     "voigt_profile": line_profiles.VOIGT,
     "kolmogorov": (_kolmogorov_slope,),
     "round": (lambda ans, x: 0.0 * x,),
-    "hankel1": (None, lambda ans, v, z: (f.hankel1(v - 1, z) - f.hankel1(v + 1, z)) / 2.0),
-    "hankel2": (None, lambda ans, v, z: (f.hankel2(v - 1, z) - f.hankel2(v + 1, z)) / 2.0),
-    "ber": (_kelvin(anp.real, _TURN, _first_j),),
-    "bei": (_kelvin(anp.imag, _TURN, _first_j),),
-    "ker": (_kelvin(anp.real, _QUARTER, _first_k),),
-    "kei": (_kelvin(anp.imag, _QUARTER, _first_k),),
-    "berp": (_kelvin(anp.real, _TURN, _second_j),),
-    "beip": (_kelvin(anp.imag, _TURN, _second_j),),
-    "kerp": (_kelvin(anp.real, _QUARTER, _second_k),),
-    "keip": (_kelvin(anp.imag, _QUARTER, _second_k),),
     "nbdtr": (None, None, lambda ans, k, n, p: _negative_binomial(k, n, p)),
     "nbdtrc": (None, None, lambda ans, k, n, p: -_negative_binomial(k, n, p)),
 }
+SEVERAL: dict[str, tuple[Callable[..., Any], ...]] = {
+    "fresnel": (lambda x: anp.sin(np.pi / 2.0 * x**2), lambda x: anp.cos(np.pi / 2.0 * x**2)),
+    "sici": (_sine_over, lambda x: _over(anp.cos, x)),
+    "shichi": (_sinh_over, lambda x: _over(anp.cosh, x)),
+}
 
 
-# Of spheres
-
-
-def _of_sphere(function: Any, before: float, after: float) -> Swap:
-    """Return the swap of a spherical Bessel function, whose derivative is a sum of its two neighbours."""
-    own = stock(function)
-
-    def slope(ans: Value, n: Array, z: Array, derivative: bool) -> Any:
-        order = np.asarray(n)
-        down, up = made(np.maximum(order - 1, 0), z, derivative), made(order + 1, z, derivative)
-        down = anp.where(order > 0, before * order * down, 0.0)
-        return (down + after * (order + 1.0) * up) / (2.0 * order + 1.0)
-
-    def raw(n: Array, z: Array, derivative: bool) -> Any:
-        return own(n, z, derivative)
-
-    def definition(n: Array, z: Array, derivative: bool = False) -> Any:
-        return made(n, z, derivative)
-
-    made = own_primitive(raw, *entrywise(function.__name__, None, slope, None))
-    return defined(function, definition)
-
-
-def _enter() -> None:
+def enter_all() -> None:
+    """Enter the slopes of these functions where those of `scipy.special` are looked up."""
     for name, slopes in TABLE.items():
         enter(getattr(of, name), slopes)
     for name, each in SEVERAL.items():
-        UFUNCS[getattr(of, name)] = results_of(getattr(of, name), *each)
+        enter_results(getattr(of, name), *each)
     enter(getattr(inner, "_riemann_zeta", None), (None,))
     enter(inner._zeta, (None, lambda ans, x, q: -x * UFUNCS[inner._zeta](x + 1.0, q)))
     enter(inner._lambertw, (_lambertw_slope, None, None))
-
-
-_enter()
 
 
 # What is no ufunc
@@ -229,11 +146,4 @@ def _diric(x: Array, n: Array) -> Any:
     return anp.where(is_whole, f.eval_chebyu(orders - 1, anp.cos(x / 2.0)) / orders, np.nan)
 
 
-SWAPS: list[Swap] = [
-    defined(of.factorial, _factorial),
-    defined(of.diric, _diric),
-    _of_sphere(of.spherical_jn, 1.0, -1.0),
-    _of_sphere(of.spherical_yn, 1.0, -1.0),
-    _of_sphere(of.spherical_in, 1.0, 1.0),
-    _of_sphere(of.spherical_kn, -1.0, -1.0),
-]
+SWAPS: list[Swap] = [defined(of.factorial, _factorial), defined(of.diric, _diric)]
