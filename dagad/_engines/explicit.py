@@ -148,8 +148,8 @@ def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
     fun
         ``fun(rows, *shared) -> (value, pullback)``, where ``pullback(cotangent)`` takes a cotangent of the value's
         structure and returns one cotangent for each argument of `fun`, of that argument's structure; None for an
-        argument that is constant. It may run after `fun` was called again, for other chunks: where those have filled
-        work arrays that it reads, `fun` runs once more before.
+        argument that is constant. It may run after `fun` was called again, for other chunks: where it reads what those
+        may have changed, `fun` runs once more before.
 
     Returns
     -------

@@ -21,7 +21,7 @@ from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._types import Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
-from dagad._values.work_arrays import IN_A_CALL, Lent, is_own
+from dagad._values.work_arrays import IN_A_CALL, TURNS, Reading, is_own
 from dagad._words import described
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -33,7 +33,7 @@ LINEAR = 1e-6, 1e-3  # to which a pullback has to be linear: in double precision
 class OwnPullback:
     """The pullback that a function brings along, on leaves; made at the first pull where somebody traces these."""
 
-    __slots__ = ("_fun", "_leaves", "_lent", "_outputs", "_pullback", "_values")
+    __slots__ = ("_fun", "_leaves", "_outputs", "_pullback", "_reading", "_turn", "_values")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class OwnPullback:
     ) -> None:
         self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
         self._values = values  # from leaves to outputs, by the function's own rule
-        self._lent = values is None and Lent(pullback)  # False, or empty, where nobody can fill what it reads
+        self._turn, self._reading = TURNS.next(), None if values is not None else Reading(pullback)
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         is_bare = len(cotangents) == 1 and type(cotangents[0]) in _BARE  # nearly always
@@ -74,8 +74,8 @@ class OwnPullback:
         self._pulled(pullback, list(map(_plain, cotangents)))
 
     def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
-        if self._lent and self._lent.have_changed():  # the function fills them in each of its calls
-            pullback = checked_pair(self._fun.run(list(map(read_only_view, self._leaves))), self._fun.name)[1]
+        if self._reading is not None and not TURNS.is_last(self._turn) and self._reading.may_differ():
+            pullback = made_anew(self._fun, list(map(read_only_view, self._leaves)), self._outputs)
         given = cotangents
         if len(given) != 1 or type(given[0]) is np.ndarray:  # it is a number, nearly always
             given = list(map(read_only_view, cotangents))
@@ -84,6 +84,31 @@ class OwnPullback:
     def nbytes(self) -> int:
         """Return the bytes of what went in and came out; the rest is the function's secret."""
         return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
+
+
+def made_anew(fun: FlatFunction, leaves: Leaves, outputs: Sequence[Any]) -> Callable[[Any], Any]:
+    """Return the pullback of another call: what that of the first one reads, later calls may have filled."""
+    value, pullback = checked_pair(fun.run(leaves), fun.name)
+    TURNS.next()  # what others read is filled now
+    refuse_another(fun.name, outputs, fun.flatten(value))
+    return pullback
+
+
+def refuse_another(name: str, values: Sequence[Any], again: Sequence[Any]) -> None:
+    """Refuse a function that has given another value when it ran again: its pullback would be of another one, too."""
+    if len(values) == len(again) and all(map(_are_same, values, again)):
+        return
+    raise NotDifferentiableError(
+        f"The pullback of `{name}`, which is marked explicit, reads what later calls of the function write into. So it "
+        "ran once more, and gave another value, as where it draws random numbers. Give the pullback memory of its own: "
+        "copies of the arrays that it reads, in variables of the call."
+    )
+
+
+def _are_same(one: Leaf, other: Leaf) -> bool:
+    if isinstance(one, np.ndarray | np.generic | float | complex):
+        return np.shape(one) == np.shape(other) and np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    return True
 
 
 def read_only_view(leaf: Leaf) -> Any:

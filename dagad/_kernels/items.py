@@ -8,14 +8,14 @@ import numpy as np
 
 from dagad._engines.engine_call import BoundCall
 from dagad._engines.explicit import Explicit, ExplicitEngine
-from dagad._engines.explicit_rules import check_count, checked_pair
+from dagad._engines.explicit_rules import check_count, checked_pair, refuse_another
 from dagad._errors import StructureError
 from dagad._graphs.monoids import NUMBERS, counted
 from dagad._graphs.sum_trees import add_up
 from dagad._tracing.flat_functions import Engine
 from dagad._types import AnyRows, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
-from dagad._values.work_arrays import Lent, kept
+from dagad._values.work_arrays import TURNS, Reading, kept
 from dagad._words import name_of
 
 
@@ -65,25 +65,29 @@ class PairSum:
 
 
 class LatePullback:
-    """The pullback of an item; where others have filled the arrays that it reads, that of another call."""
+    """The pullback of an item; that of another call, where it may read what calls for other items have filled."""
 
-    __slots__ = ("_args", "_fun", "_lent", "_pull")
+    __slots__ = ("_args", "_fun", "_pull", "_reading", "_turn", "_value")
 
-    def __init__(self, pull: Function, lent: Lent, fun: Function, args: tuple[Any, ...]) -> None:
-        self._pull, self._lent, self._fun, self._args = pull, lent, fun, args
+    def __init__(self, value: Value, pull: Function, fun: Function, args: tuple[Any, ...]) -> None:
+        self._value, self._pull, self._fun, self._args = value, pull, fun, args
+        self._turn, self._reading = TURNS.next(), Reading(pull)
 
     def __call__(self, cotangent: Cotangent) -> Any:
-        if self._lent.have_changed():
-            return checked_pair(self._fun(*self._args), name_of(self._fun))[1](cotangent)
-        return self._pull(cotangent)
+        if TURNS.is_last(self._turn) or not self._reading.may_differ():
+            return self._pull(cotangent)
+        value, pull = checked_pair(self._fun(*self._args), name_of(self._fun))
+        TURNS.next()  # what others read is filled now
+        refuse_another(name_of(self._fun), *(pytree.flatten(each)[0] for each in (self._value, value)))
+        return pull(cotangent)
 
 
 def _pair_of(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return the value and the pullback of one item; where somebody traces it, by the function's own rule."""
     if not any(map(pytree.is_traced, pytree.flatten(args)[0])):
         value, pull = checked_pair(fun(*args), name_of(fun))
-        lent = Lent(pull)
-        return value, LatePullback(pull, lent, fun, args) if lent else pull
+        value = value if type(value) in NUMBERS else counted(kept(value))
+        return value, LatePullback(value, pull, fun, args)
     bound = BoundCall(ExplicitEngine(), fun, args, {})
     values, pull = ExplicitEngine().linearize(bound, bound.leaves)
     value = bound.merge(values)

@@ -179,7 +179,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Tree, kwargs: Kwargs) -> An
     if any(map(_is_strange, inputs)):
         if not all(_holds_numbers(each) for each in inputs if _is_strange(each)):
             return NotImplemented  # it may know what to do with a traced array
-        inputs = [np.asarray(each) if _is_strange(each) else each for each in inputs]
+        inputs = [np.array(each) if _is_strange(each) else each for each in inputs]  # may be written into later
         return getattr(ufunc, method)(*inputs, **kwargs)
     if method == "outer":
         left, right = (each if isbox(each) else np.asarray(each) for each in inputs)

@@ -2,9 +2,9 @@
 
 A pullback reads the constants of its operation again: of ``x * b`` it needs `b`. A function that fills one buffer in
 each of its steps (``b[:] = ...``), or changes an array after it was used (``b *= 2``), would get derivatives of other
-numbers than its value. So a tape has a copy of an array that can be written into. Small ones are copied at once. To
-copy a large one takes as long as many an operation: it is done where a function that is running may write into arrays,
-which its bytecode tells. Of any other large one a sample is remembered, and compared before the pullback reads it.
+numbers than its value. So a tape has a copy of an array that can be written into. To copy a large one takes as long as
+many an operation: it is done where a function that is running writes into arrays, which its bytecode tells. Of any
+other large one some entries are remembered, and compared before the pullback reads it.
 
 State: `_COPIES`, copies that tapes hold, by the address of what was copied: an array that meets many values, and is the
 same each time, is held once.
@@ -12,6 +12,8 @@ same each time, is held once.
 
 from __future__ import annotations
 
+import array
+import copy
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,30 +24,47 @@ import numpy as np
 
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
-from dagad._tracing.private import numpy_wrapper
+from dagad._tracing.private import isbox, numpy_wrapper, trace_primitives_map
 from dagad._tracing.writing import is_written_meanwhile
 from dagad._types import Argnums, Args, Array, Function, Kwargs
 from dagad._values.work_arrays import entries_of
 
-_MUTABLE = frozenset({np.ndarray, list, tuple})
-SMALL = 1 << 10  # bytes: a copy takes no longer than a node of the tape
-LONG = 100  # parts of a list that is no index
-_COPIES: WeakValueDictionary[int, Any] = WeakValueDictionary()
-# Of these the pullbacks read no constants.
+_PLAIN = frozenset({float, int, bool, complex, str, bytes, type(None), slice, type, np.float64, type(...)})
+TINY, SMALL = 1 << 8, 1 << 16  # bytes: a copy takes no longer than to look for one; than many an operation
+QUICK, SAMPLE, LONG = 1 << 13, 64, 100  # bytes that are compared at once; entries; parts of a list
+_WRITEABLE, _CONTIGUOUS = 0x0400, 0x0003  # flags of an array; to ask for the first by name may warn
+_COPIES: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+# Of these the pullbacks read no constants; of those below, the first one only.
 SHAPES_ONLY = frozenset({anp.add, anp.subtract, numpy_wrapper.concatenate_args, numpy_wrapper.array_from_args})
+_FIRST_ONLY = frozenset({anp.select, trace_primitives_map.get(np.where, anp.where)})
 
 Held = tuple[Any, Callable[[Any], Any] | None]  # an array, and what puts a look at it before a pullback
 
 
-def held(array: Array) -> Held:
+def may_change(given: Array) -> bool:
+    """Return whether an array may be written into: itself, or as a view that numpy has made read-only, its base."""
+    flags: int = given.flags.num
+    if flags & _WRITEABLE:
+        return True
+    # Rows of a chunk are read-only too, and as their data are, contiguous.
+    return bool(given.base is not None and not flags & _CONTIGUOUS and given.nbytes <= SMALL)
+
+
+def held(given: Array) -> Held:
     """Return what a tape holds of an array that met a traced value."""
-    if not array.flags.writeable:
-        return array, None
-    if array.nbytes <= SMALL:
-        return array.copy("K"), None
-    if is_written_meanwhile(array, sys._getframe(1)):
-        return copy_of(array), None
-    return array, _sampled(array)
+    if not may_change(given):
+        return given, None
+    nbytes = given.nbytes
+    if nbytes <= TINY:
+        return given.copy("K"), None
+    if nbytes <= SMALL or (not _is_spread(given) and is_written_meanwhile(sys._getframe(1))):
+        return copy_of(given), None
+    return given, _sampled(given)
+
+
+def _is_spread(given: Array) -> bool:
+    """Return whether an array is a view that says its entries several times: a copy would be larger."""
+    return bool(given.nbytes > getattr(given.base, "nbytes", given.nbytes))
 
 
 def held_arguments(
@@ -55,8 +74,10 @@ def held_arguments(
     looks = list[Callable[[Any], Any]]()
     if fun in SHAPES_ONLY:
         return args, kwargs, looks
-    if any(type(arg) in _MUTABLE for arg in args):
-        args = tuple([arg if at in argnums else _held_part(arg, looks) for at, arg in enumerate(args)])
+    if not _PLAIN.issuperset(map(type, args)):
+        read = args[:1] if fun in _FIRST_ONLY else args
+        found = [arg if at in argnums else _held_part(arg, looks) for at, arg in enumerate(read)]
+        args = (*found, *args[len(found) :])
     if kwargs:
         kwargs = {name: _held_part(arg, looks) for name, arg in kwargs.items()}
     return args, kwargs, looks
@@ -70,39 +91,64 @@ def _held_part(part: Any, looks: list[Callable[[Any], Any]]) -> Any:
         if look is not None:
             looks.append(look)
         return kept
-    if kind is list and len(part) > LONG:
+    if kind in _PLAIN or isbox(part):
+        return part
+    if kind is list and len(part) > LONG and type(part[0]) is not list:
         return part.copy()
-    if kind is list or (kind is tuple and any(type(one) in _MUTABLE for one in part)):
+    if kind is list or kind is tuple:
         return kind([_held_part(one, looks) for one in part])
+    return _held_other(part, looks)
+
+
+def _held_other(part: Any, looks: list[Callable[[Any], Any]]) -> Any:
+    """Return an array of another library's: a copy, or of a large one itself, with looks at its numbers."""
+    buffers = [part] if isinstance(part, np.ndarray) else _buffers_of(part)
+    if not buffers:
+        return part
+    if sum(buffer.nbytes for buffer in buffers) <= SMALL:
+        return copy.copy(part) if isinstance(part, array.array) else part.copy()
+    looks += [_sampled(buffer) for buffer in buffers if buffer.size]
     return part
 
 
-def copy_of(array: Array) -> Any:
+def _buffers_of(part: Any) -> list[Any]:
+    """Return the arrays that a sparse matrix or the like has its numbers in; none for anything else."""
+    if isinstance(part, array.array):
+        return [np.frombuffer(part, part.typecode)] if part else []
+    if not type(part).__module__.startswith("scipy.sparse.") or not hasattr(part, "nnz"):
+        return []
+    buffers = [each for each in vars(part).values() if type(each) is np.ndarray]
+    has_numbers = all(each.dtype.kind in "biufc" for each in buffers)
+    return buffers if has_numbers and buffers else [np.empty(part.nnz)]  # of rows of lists, and of a dict
+
+
+def copy_of(given: Array) -> Any:
     """Return a copy of an array: the one that there is, if the array is what it was."""
-    key = array.__array_interface__["data"][0]
+    key = id(given) if given.base is None else given.__array_interface__["data"]
     found = _COPIES.get(key)
-    if found is None or not _is_copy(found, array):
-        found = _COPIES[key] = array.copy("K")
+    if found is None or not _is_copy(found, given):
+        found = _COPIES[key] = given.copy("K")
     return found
 
 
-def _is_copy(found: Array, array: Array) -> bool:
-    is_like = (type(found), found.dtype, found.shape) == (type(array), array.dtype, array.shape)
-    if not is_like or found.flags.c_contiguous != array.flags.c_contiguous:
+def _is_copy(found: Array, given: Array) -> bool:
+    if (type(found), found.dtype, found.shape) != (type(given), given.dtype, given.shape):
         return False
-    if array.flags.c_contiguous and array.dtype.kind in "biufc" and not array.nbytes % 8:
-        return bool((found.reshape(-1).view(np.int64) == array.reshape(-1).view(np.int64)).all())
-    return bool(found.tobytes() == array.tobytes())
+    if (found.flags.num ^ given.flags.num) & _CONTIGUOUS and given.flags.num & _CONTIGUOUS:
+        return False
+    if given.nbytes <= QUICK or not given.flags.c_contiguous or given.dtype.kind not in "biufc" or given.nbytes % 8:
+        return bool(found.tobytes() == given.tobytes())
+    return bool((found.reshape(-1).view(np.int64) == given.reshape(-1).view(np.int64)).all())
 
 
-def _sampled(array: Array) -> Callable[[Any], Any]:
+def _sampled(given: Array) -> Callable[[Any], Any]:
     """Return what puts a look before a pullback: whether some entries of the array that it reads are what they were."""
-    entries = entries_of(array)
+    entries = entries_of(given, SAMPLE)
 
     def before(pullback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def look_and_pull(cotangent: Any) -> Any:
-            if entries_of(array) != entries:
-                raise NotDifferentiableError(refusals.of_written(array.shape))
+            if entries_of(given, SAMPLE) != entries:
+                raise NotDifferentiableError(refusals.of_written(given.shape))
             return pullback(cotangent)
 
         return look_and_pull

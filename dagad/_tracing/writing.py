@@ -1,8 +1,7 @@
-"""What functions may write into, by their bytecode: arrays under names of their own, or any that they get hold of.
+"""Whether a function may write into arrays, by its bytecode, and that of the functions inside of it.
 
-``b[...] = x`` and ``b += x`` write into what `b` is; ``out=``, methods such as ``b.fill(x)``, and what has no name, as
-in ``self.b[...] = x``, into anything. So do functions and methods of the user's, of names that are used, which write
-into their arguments. What a library writes, and a function that is an argument, are not seen.
+``b[...] = x``, ``b += x``, ``out=b`` and methods such as ``b.fill(x)`` write. What is surely no array does not count: a
+dict or list that was made there, a word as a key, a number that is added to.
 
 State: `_WRITES`, by the `id` of the code of a function, for as long as there is such a function.
 """
@@ -11,68 +10,42 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import weakref
-from collections.abc import Iterator, Mapping
-from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from types import CodeType, FrameType
+from typing import Any
 
-import numpy as np
-
-from dagad._types import Array
-from dagad._values.homes import is_closed, is_installed, root_of
+from dagad._values.homes import is_closed
 
 # Methods and functions of numpy's that write into an array they are given.
-_METHODS = frozenset(
-    """
-    at byteswap copyto fill fill_diagonal itemset partition place put put_along_axis putmask resize setfield shuffle
-    sort __setitem__
-    """.split()
-)
+_METHODS = frozenset("at copyto fill fill_diagonal itemset place put put_along_axis putmask shuffle".split())
 _STORES = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}  # and how many values stand on the stack above the array
-_LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME"})
-_SHUFFLES = frozenset({"COPY", "SWAP"})
+_LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_NAME"})
+_MAKE_CONTAINERS = frozenset({"BUILD_MAP", "BUILD_LIST", "BUILD_CONST_KEY_MAP", "DICT_UPDATE", "LIST_EXTEND"})
+WRITES, DOES_NOT, BEGINS = 1, 0, -1  # the last: here a trace begins
+_WRITES: dict[int, tuple[weakref.ref[CodeType], int]] = {}
 
 
-class Writes(NamedTuple):
-    """What a function may write into."""
-
-    names: frozenset[str]  # what is under these
-    anything: bool
-    begins: bool = False  # whether it is where a trace begins: what runs around it has nothing to do with the trace
-
-
-_NOTHING = Writes(frozenset(), False)
-_WRITES: dict[int, tuple[weakref.ref[CodeType], Writes]] = {}
-
-
-def is_written_meanwhile(array: Array, frame: FrameType | None) -> bool:
-    """Return whether a function that runs, and has begun since the trace did, may write into an array."""
+def is_written_meanwhile(frame: FrameType | None) -> bool:
+    """Return whether a function that runs may write into arrays, if it has begun since a trace did."""
+    writes = False
     while frame is not None:
         known = _WRITES.get(id(frame.f_code))
-        writes = _learnt(frame) if known is None else known[1]
-        if writes.anything:
-            return True
-        if writes.begins:
-            return False
-        if writes.names and _is_among(array, writes.names, frame):
+        kind = _learnt(frame) if known is None else known[1]
+        if kind == WRITES:
+            writes = True
+        elif kind == BEGINS and writes:
             return True
         frame = frame.f_back
     return False
 
 
-def _is_among(array: Array, names: frozenset[str], frame: FrameType) -> bool:
-    local = frame.f_locals
-    named = (local[name] if name in local else frame.f_globals.get(name) for name in names)
-    return any(isinstance(each, np.ndarray) and np.may_share_memory(each, array) for each in named)
-
-
-def _learnt(frame: FrameType) -> Writes:
-    code, scope = frame.f_code, frame.f_globals
-    home = str(scope.get("__name__", "")).partition(".")[0]
+def _learnt(frame: FrameType) -> int:
+    code, home = frame.f_code, str(frame.f_globals.get("__name__", "")).partition(".")[0]
     if home == "dagad":
-        found = _NOTHING._replace(begins=code.co_name == "traced")
+        found = BEGINS if code.co_name == "traced" else DOES_NOT
     else:
-        found = _NOTHING if is_closed(home) else _writes_of(code, scope, set())
+        found = DOES_NOT if is_closed(home) else int(_writes(code))
     key = id(code)
     _WRITES[key] = weakref.ref(code, functools.partial(_forget, key)), found
     return found
@@ -83,71 +56,49 @@ def _forget(key: int, reference: weakref.ref[CodeType]) -> None:
     _WRITES.pop(key, None)
 
 
-def _writes_of(code: CodeType, scope: Mapping[str, Any], seen: set[CodeType]) -> Writes:
-    seen.add(code)
-    targets = list(_targets(code))
-    anything = None in targets or not _METHODS.isdisjoint(code.co_names) or any(map(_names_out, code.co_consts))
-    inner = [(each, scope) for each in code.co_consts if isinstance(each, CodeType)]
-    for each, names in [*inner, *_called(code, scope)]:
-        if anything:
-            break
-        if each not in seen:
-            writes = _writes_of(each, names, seen)
-            anything = writes.anything or not writes.names.isdisjoint(_brought_in(each))
-    return Writes(frozenset(name for name in targets if name is not None), anything)
-
-
-def _brought_in(code: CodeType) -> set[str]:
-    """Return the names under which a function may have arrays of others: arguments, variables around it, globals."""
-    n_arguments = code.co_argcount + code.co_kwonlyargcount
-    return {*code.co_varnames[:n_arguments], *code.co_freevars, *code.co_names}
-
-
-def _targets(code: CodeType) -> Iterator[str | None]:
-    """Yield the names of what the steps of a function write into; None where it has no name."""
+def _writes(code: CodeType) -> bool:
+    if not _METHODS.isdisjoint(code.co_names) or any(map(_names_out, code.co_consts)):
+        return True
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    numbers, containers = _names_of_others(steps)
     for place, step in enumerate(steps):
         if step.opname in _STORES:
-            yield _loaded(steps[:place], _STORES[step.opname])
+            index, name = _stored(steps[:place], _STORES[step.opname])
+            if name not in containers and not isinstance(index, str):
+                return True
         elif step.opname == "BINARY_OP" and step.argrepr.endswith("="):
             after = steps[place + 1]
-            if after.opname.startswith("STORE_") and after.opname not in _STORES:
-                yield after.argval if isinstance(after.argval, str) else None
+            if after.opname in ("STORE_FAST", "STORE_NAME") and after.argval not in numbers:
+                return True
+    return any(isinstance(each, CodeType) and _writes(each) for each in code.co_consts)
 
 
-def _loaded(steps: list[dis.Instruction], above: int) -> str | None:
-    """Return the name of what was loaded before the last so many values on the stack; None if it was not by name."""
+def _names_of_others(steps: list[dis.Instruction]) -> tuple[set[Any], set[Any]]:
+    """Return the names of what begins as a number, and of what is always a dict or a list."""
+    numbers, containers, unknown = set[Any](), set[Any](), set[Any]()
+    for before, step in itertools.pairwise(steps):
+        if step.opname in ("STORE_FAST", "STORE_NAME", "STORE_DEREF"):
+            if before.opname == "LOAD_CONST" and isinstance(before.argval, int | float | complex):
+                numbers.add(step.argval)
+            elif before.opname in _MAKE_CONTAINERS:
+                containers.add(step.argval)
+            else:
+                unknown.add(step.argval)
+    return numbers, containers - unknown
+
+
+def _stored(steps: list[dis.Instruction], above: int) -> tuple[Any, Any]:
+    """Return a constant index and the name of what entries are assigned of; None for what is neither."""
+    copies = [at for at, step in enumerate(steps) if step.opname == "COPY" and step.arg == 2]
+    if steps[-1].opname == "SWAP" and len(copies) > 1:  # of `b[i] += x`
+        steps = steps[: copies[-2]]
+    index = steps[-1].argval if steps[-1].opname == "LOAD_CONST" else None
     while steps and above > 0:
         step = steps.pop()
-        if step.opname in _SHUFFLES:  # of `b[i] += x`
-            return None
         above -= dis.stack_effect(step.opcode, step.arg)
-    return steps[-1].argval if steps and not above and steps[-1].opname in _LOADS else None
+    return index, steps[-1].argval if steps and not above and steps[-1].opname in _LOADS else None
 
 
 def _names_out(constant: object) -> bool:
     """Return whether a constant names the keyword `out`: those of a call are a tuple."""
     return constant == "out" or (isinstance(constant, tuple) and "out" in constant)
-
-
-def _called(code: CodeType, scope: Mapping[str, Any]) -> Iterator[tuple[CodeType, Mapping[str, Any]]]:
-    """Yield the code of the user's functions and methods that have names used here, and where they look names up."""
-    for name in code.co_names:
-        for home in _homes(scope):
-            named = getattr(home.get(name), "__wrapped__", home.get(name))
-            if isinstance(named, FunctionType) and not is_closed(root_of(named)):
-                yield named.__code__, named.__globals__
-
-
-def _homes(scope: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a scope, the user's modules and classes in it, and the classes in those modules."""
-    yield scope
-    for each in list(scope.values()):
-        if isinstance(each, ModuleType | type) and not is_closed(root_of(each)) and not is_installed(_module(each)):
-            yield vars(each)
-            if isinstance(each, ModuleType):
-                yield from (vars(one) for one in list(vars(each).values()) if isinstance(one, type))
-
-
-def _module(thing: ModuleType | type) -> str:
-    return thing.__name__ if isinstance(thing, ModuleType) else thing.__module__

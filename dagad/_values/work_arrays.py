@@ -4,22 +4,25 @@ A compiled kernel fills a buffer that it has allocated once, and returns that fo
 would be the last chunk's, as many times. Such an array is known by who holds it: one that was made for this call is
 held by nobody but the result. That costs no copy. Any other one is copied, before the function is called again.
 
-What a function reads later, and others hold too, is compared then with what it was: all of a small array, of a large
-one some entries.
+What a function reads when it is called later may be something else by then, if others hold it too.
+
+State: `TURNS`, for each thread how often functions were called whose pullbacks may read what the next call fills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+import threading
 from functools import partial
 from sys import getrefcount
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from dagad._types import Array, Tree
 from dagad._values import pytree
+from dagad._values.homes import is_closed
 
 
 def _holders_of_one() -> int:
@@ -30,7 +33,6 @@ def _holders_of_one() -> int:
 ALONE = _holders_of_one()  # what Python counts for an array that one local variable, or one container, holds
 IN_A_CALL = ALONE + 1  # and for one that is in a container and in a variable, or in those of two functions
 _KINDS: frozenset[Any] = frozenset({tuple, list})
-_NO_HOLDERS = (type, ModuleType, np.generic, int, float, complex, str, bytes)
 
 
 def is_own(array: Array) -> bool:
@@ -67,13 +69,7 @@ def _is_deep(part: Any) -> bool:
     return type(part) is not np.ndarray and not pytree.is_leaf(part)
 
 
-SAMPLE = 16  # entries of an array
-SMALL = 1 << 15  # bytes that are compared in less time than most functions take
-DEEPEST = 3  # functions in variables of functions, and so on
-LONGEST = 20  # parts of a list
-
-
-def entries_of(array: Array, n_entries: int = SAMPLE) -> bytes:
+def entries_of(array: Array, n_entries: int) -> bytes:
     """Return some entries of an array that is not empty, at equal distances, the last one too."""
     step = array.size // n_entries | 1
     flat = array.ravel("K") if array.flags.forc else array.flat
@@ -81,51 +77,126 @@ def entries_of(array: Array, n_entries: int = SAMPLE) -> bytes:
     return found
 
 
-class Lent:
-    """Arrays that a function reads when it is called, and others may write into before; and what they are now."""
+# What a function reads when it is called
 
-    __slots__ = ("_arrays",)
+
+class Turns(threading.local):
+    """How often functions that bring their own pullbacks were called in a thread."""
+
+    count = 0
+
+    def next(self) -> tuple[int, int]:
+        self.count += 1
+        return threading.get_ident(), self.count
+
+    def is_last(self, turn: tuple[int, int]) -> bool:
+        """Return whether nobody was called since, as far as this thread knows."""
+        return turn == (threading.get_ident(), self.count)
+
+
+TURNS = Turns()
+DEEPEST = 4  # functions in variables of functions, and so on
+_FIXED = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    type(None),
+    np.generic,
+    np.dtype,
+    type,
+    ModuleType,
+    BuiltinFunctionType,
+)
+
+
+class Reading:
+    """What a function reads beside its arguments, as it is now: variables, attributes, and what others may write into.
+
+    Whether something was bound to another object since is told exactly. Of arrays, dicts and lists that others hold
+    too, and are not read-only, nobody knows.
+    """
+
+    __slots__ = ("_fun", "_parts", "is_lent")
 
     def __init__(self, fun: object) -> None:
-        self._arrays = [(array, _contents(array)) for array in _of_others(fun, 0)]
+        self._fun = fun
+        self._parts, self.is_lent = _read_by(fun)
 
-    def __bool__(self) -> bool:
-        return bool(self._arrays)
-
-    def have_changed(self) -> bool:
-        return any(_contents(array) != before for array, before in self._arrays)
-
-
-def _contents(array: Array) -> bytes:
-    return array.tobytes() if array.nbytes <= SMALL else entries_of(array, 4 * SAMPLE)
+    def may_differ(self) -> bool:
+        """Return whether the function may read something else by now."""
+        if self.is_lent:
+            return True
+        parts = _read_by(self._fun)[0]
+        return len(parts) != len(self._parts) or not all(map(operator.is_, parts, self._parts))
 
 
-def _of_others(fun: object, depth: int) -> Iterator[Any]:
-    if depth == DEEPEST:
-        return
-    if isinstance(fun, FunctionType):
-        for cell in fun.__closure__ or ():
-            try:
-                part = cell.cell_contents
-            except ValueError:  # a variable without a value
-                continue
-            if type(part) is not np.ndarray:
-                yield from _of_others(part, depth + 1)
-            elif getrefcount(part) > IN_A_CALL or not is_own(part):
-                yield from _writeable(part)
-        parts = [fun.__globals__.get(name) for name in fun.__code__.co_names] + list(fun.__defaults__ or ())
-    elif isinstance(fun, partial):
-        parts = [fun.func, *fun.args, *fun.keywords.values()]
-    elif isinstance(fun, MethodType):
-        parts = [fun.__func__, fun.__self__]
-    elif isinstance(fun, list | tuple):
-        parts = list(fun[:LONGEST])
-    else:
-        parts = list(getattr(fun, "__dict__", {}).values()) if not isinstance(fun, _NO_HOLDERS) else []
-    for part in parts:
-        yield from _writeable(part) if type(part) is np.ndarray else _of_others(part, depth + 1)
+def _read_by(fun: object) -> tuple[list[Any], bool]:
+    """Return what a function reads that has a name, and whether something of that may be written into by others."""
+    found = list[Any]()
+    is_lent = False
+    stack = [(fun, 0)]
+    while stack:
+        part, depth = stack.pop()
+        if isinstance(part, FunctionType):
+            for cell in part.__closure__ or ():
+                try:
+                    held = cell.cell_contents
+                except ValueError:  # a variable without a value
+                    continue
+                found.append(held)
+                # Functions that share a variable, as what is around them does, hold the same thing.
+                is_lent = is_lent or _is_lent(held, 0 if getrefcount(cell) > IN_A_CALL else _IN_A_CELL)
+            named = [part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__]
+            inner = [*named, *(part.__defaults__ or ())]
+        elif isinstance(part, partial):
+            inner = [part.func, *part.args, *part.keywords.values()]
+        elif isinstance(part, MethodType):
+            inner = [part.__func__, part.__self__]
+        else:
+            inner = list(vars(part).values()) if hasattr(part, "__dict__") else []
+        found += inner
+        is_lent = is_lent or any(_is_lent(each, 0) for each in inner)
+        if depth < DEEPEST and not is_lent:
+            cells = found[: len(found) - len(inner)] if isinstance(part, FunctionType) else []
+            stack += [(each, depth + 1) for each in [*cells, *inner] if _is_read_through(each)]
+    return found, is_lent
 
 
-def _writeable(array: Array) -> Iterator[Any]:
-    if array.flags.writeable and array.size:
-        yield array
+def _is_lent(part: object, alone: int) -> bool:
+    """Return whether others may write into what a function reads: nobody does into what it holds alone, so often."""
+    if type(part) is np.ndarray:
+        return part.flags.writeable and (getrefcount(part) > alone or not is_own(part))
+    return isinstance(part, dict | list | set) and getrefcount(part) > alone
+
+
+def _holders_in_a_cell() -> int:
+    """Return what Python counts there for an array that one variable of one function has."""
+    counts = list[int]()
+
+    def count(part: object) -> None:
+        counts.append(getrefcount(part))
+
+    def made() -> Any:
+        alone = np.empty(0)
+        return lambda: alone
+
+    for cell in made().__closure__:
+        held = cell.cell_contents
+        found = [held]
+        count(held)
+        del found
+    return counts[0]
+
+
+_IN_A_CELL = _holders_in_a_cell()
+
+
+def _is_read_through(part: object) -> bool:
+    if isinstance(part, _FIXED) or isinstance(part, np.ndarray):
+        return False
+    if isinstance(part, FunctionType | partial | MethodType):
+        return not is_closed(str(getattr(part, "__module__", "")).partition(".")[0])
+    return not is_closed(type(part).__module__.partition(".")[0])

@@ -15,6 +15,8 @@ from dagad.extend import explicit
 ROWS = np.arange(1.0, 7.0)
 X = np.float64(0.3)
 WORK = np.zeros(5)
+FIXED = np.zeros(5)
+FIXED.flags.writeable = False
 LARGE = np.zeros(20_000)
 
 
@@ -36,7 +38,7 @@ def by_large_global(rows: Any, x: Any) -> Any:
 
 class Model:
     def __init__(self) -> None:
-        self.work, self.x = np.zeros(5), 0.0
+        self.work, self.x, self.held = np.zeros(5), 0.0, self
 
     def __call__(self, rows: Any, x: Any) -> Any:
         self.work[:] = powers(rows)
@@ -46,10 +48,57 @@ class Model:
         return None, np.sum(seed * 2 * self.work * x)
 
 
+class Remembering(Model):
+    """Forward stores, backward reads: an attribute is bound anew."""
+
+    def __call__(self, rows: Any, x: Any) -> Any:
+        self.work, self.x = powers(rows), x
+        return self.work * x**2, self.backward
+
+    def backward(self, seed: Any) -> Any:
+        return None, np.sum(seed * 2 * self.work * self.x)
+
+
+def in_a_dict() -> Any:
+    cache = {"work": np.ones(5)}
+
+    def fun(rows: Any, x: Any) -> Any:
+        cache["work"] = powers(rows)
+        return cache["work"] * x**2, lambda seed: (None, np.sum(seed * 2 * cache["work"] * x))
+
+    return explicit(fun)
+
+
+def bound_anew() -> Any:
+    work = np.ones(5)
+
+    def fun(rows: Any, x: Any) -> Any:
+        nonlocal work
+        work = powers(rows)
+        return work * x**2, lambda seed: (None, np.sum(seed * 2 * work * x))
+
+    return explicit(fun)
+
+
+def deep() -> Any:
+    outer, inner = Model(), Model()
+    outer.held = inner
+
+    def fun(rows: Any, x: Any) -> Any:
+        inner.work[:] = powers(rows)
+        return inner.work * x**2, lambda seed: (None, np.sum(seed * 2 * outer.held.work * x))
+
+    return explicit(fun)
+
+
 FUNCTIONS: dict[str, Callable[[], Any]] = {
     "a global": lambda: by_global,
     "a large global": lambda: by_large_global,
     "an object": lambda: explicit(Model()),
+    "an attribute": lambda: explicit(Remembering()),
+    "a dict": in_a_dict,
+    "a variable": bound_anew,
+    "an object of an object": deep,
 }
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": partial(dagad.reduce_sum, grainsize=2),
@@ -107,7 +156,7 @@ def test_a_function_whose_pullback_has_memory_of_its_own_runs_once_a_chunk() -> 
     @explicit
     def counted(rows: Any, x: Any) -> Any:
         runs.append(1)
-        own, data = powers(rows), ROWS  # what nobody writes to may be shared
+        own, data = powers(rows), FIXED  # what is read-only may be shared
         return own * x**2, lambda seed: (None, np.sum(seed * 2 * own * x) + 0.0 * data[0])
 
     def loss(x: Any) -> Any:
@@ -144,3 +193,18 @@ def test_a_pullback_of_a_number_that_reads_a_work_array_is_that_of_its_own_call(
         assert "read-only" in str(error)  # noqa: PT017  # large ones come out of a pickle so
     else:
         assert found == pytest.approx(expected, rel=1e-13)
+
+
+def test_a_function_that_gives_another_value_when_it_runs_again_is_refused() -> None:
+    random, drawn = np.random.default_rng(0), np.zeros(5)
+
+    class Drawing:
+        def __init__(self) -> None:
+            self.random, self.drawn = random, drawn
+
+        def __call__(self, rows: Any, x: Any) -> Any:
+            self.random.standard_normal(out=self.drawn)
+            return self.drawn * x, lambda seed: (None, np.sum(seed * self.drawn))
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"gave another value.*memory of its own"):
+        dagad.grad(lambda x: np.sum(dagad.map(explicit(Drawing()), list(ROWS), x, scheduler="sync")))(X)

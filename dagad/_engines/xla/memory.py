@@ -16,7 +16,7 @@ import numpy as np
 from dagad._engines.xla import lines, refusals
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import share_memory
-from dagad._tracing.residuals import copy_of
+from dagad._tracing.residuals import copy_of, may_change
 from dagad._types import Args, Array, Function, Kwargs, Value
 
 
@@ -41,7 +41,7 @@ VIEWS = frozenset(pkgutil.resolve_name(f"numpy:{name}") for name in _NAMES if _h
 def as_now(given: Value) -> Any:
     """Return arguments with copies of the arrays in them that may be written into: jax reads them when it compiles."""
     if isinstance(given, np.ndarray):
-        return copy_of(given) if given.flags.writeable else given
+        return copy_of(given) if may_change(given) else given
     if type(given) is dict:
         return {name: as_now(each) for name, each in given.items()}
     return type(given)(map(as_now, given)) if type(given) is list or type(given) is tuple else given

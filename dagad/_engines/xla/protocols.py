@@ -48,7 +48,7 @@ def array_of(operand: Array) -> Any:
     if type(operand) in SEQUENCES:
         return jnp.array(operand) if holds_traced(operand) else np.asarray(operand)
     if hasattr(type(operand), "__pandas_priority__") and not isinstance(operand, Tracer):
-        return np.asarray(operand)
+        return np.array(operand)  # it may be written into later
     if type(operand) is not np.ndarray and pytree.has_own_operators(type(operand)):
         raise NotDifferentiableError(refusals.of_kind(type(operand)))
     return operand
