@@ -102,24 +102,32 @@ def _held_part(part: Any, looks: list[Callable[[Any], Any]]) -> Any:
 
 def _held_other(part: Any, looks: list[Callable[[Any], Any]]) -> Any:
     """Return an array of another library's: a copy, or of a large one itself, with looks at its numbers."""
-    buffers = [part] if isinstance(part, np.ndarray) else _buffers_of(part)
+    buffers = _buffers_of(part)
+    if buffers is None:  # rows of lists, or a dict
+        return part.copy() if part.nnz * 16 <= SMALL else part
+    if sum(buffer.nbytes for buffer in buffers) > SMALL:
+        looks += [_sampled(buffer) for buffer in buffers if buffer.size]
+        return part
     if not buffers:
         return part
-    if sum(buffer.nbytes for buffer in buffers) <= SMALL:
-        return copy.copy(part) if isinstance(part, array.array) else part.copy()
-    looks += [_sampled(buffer) for buffer in buffers if buffer.size]
-    return part
+    key = type(part), id(part)
+    found = _COPIES.get(key)
+    before = None if found is None else _buffers_of(found)
+    if before is None or len(before) != len(buffers) or not all(map(_is_copy, before, buffers)):
+        found = _COPIES[key] = copy.copy(part) if isinstance(part, array.array) else part.copy()
+    return found
 
 
-def _buffers_of(part: Any) -> list[Any]:
-    """Return the arrays that a sparse matrix or the like has its numbers in; none for anything else."""
+def _buffers_of(part: Any) -> list[Any] | None:
+    """Return the arrays in which something has its numbers: none for what is no array, None where they are in lists."""
+    if isinstance(part, np.ndarray):
+        return [part]
     if isinstance(part, array.array):
         return [np.frombuffer(part, part.typecode)] if part else []
     if not type(part).__module__.startswith("scipy.sparse.") or not hasattr(part, "nnz"):
         return []
     buffers = [each for each in vars(part).values() if type(each) is np.ndarray]
-    has_numbers = all(each.dtype.kind in "biufc" for each in buffers)
-    return buffers if has_numbers and buffers else [np.empty(part.nnz)]  # of rows of lists, and of a dict
+    return buffers if buffers and all(each.dtype.kind in "biufc" for each in buffers) else None
 
 
 def copy_of(given: Array) -> Any:

@@ -212,7 +212,8 @@ def refuse_hidden_boxes(leaf: Leaf, level: int) -> None:
 
 _HOW = (
     "a value being differentiated reached it by a cache, a global, an attribute or another way that dagad does not "
-    "see. Pass that value to the function as a shared argument."
+    "see. Pass that value to the function as a shared argument: by itself, or in an object whose class is registered "
+    'with optree in the namespace "dagad".'
 )
 
 

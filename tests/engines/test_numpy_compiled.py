@@ -414,6 +414,19 @@ def test_a_line_that_jax_cannot_follow_is_refused_with_the_line_and_the_remedy(c
     assert "jax.errors" not in str(caught.value)
 
 
+def test_a_value_that_another_trace_has_left_in_a_cache_is_refused_without_errors_of_jaxs() -> None:
+    cache: dict[str, Any] = {}
+
+    def chunk(rows: Any, t: Any) -> Any:
+        if "scale" not in cache:
+            cache["scale"] = np.exp(t)
+        return np.sum(rows * cache["scale"])
+
+    with pytest.raises(dagad.ClosureError, match=r"kept in a cache.*shared argument") as caught:
+        dagad.reduce_sum(chunk, ROWS[:10], np.float64(0.7), grainsize=6, scheduler="sync", engine="jax")
+    assert not any("JAX_" in note for note in getattr(caught.value, "__notes__", []))
+
+
 @pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState])
 def test_a_generator_without_a_seed_is_refused_by_whatever_name_and_one_with_a_seed_is_not(make: Any) -> None:
     def own(rows: Any, t: Any) -> Any:

@@ -131,6 +131,15 @@ def of_kept(line: str, what: str, kept: Array, new: Array) -> str:
     )
 
 
+def of_remembered(name: str) -> str:
+    """Tell that a function uses a traced value that another trace has left behind."""
+    return (
+        f"`{name}` uses a value that jax traced in another call, or for chunks of another length, and that was kept in "
+        "a cache, a global or an attribute. Compute it again where it is needed, or pass it to the function as a "
+        "shared argument."
+    )
+
+
 def of_function(name: str, why: str = "") -> str:
     """Tell that jax has no such function."""
     return (

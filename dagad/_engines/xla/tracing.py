@@ -13,7 +13,7 @@ from dagad._engines.xla.draws import Draws
 from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_seen
 from dagad._engines.xla.traced import NumpyTrace, XlaArray
 from dagad._engines.xla.watched import refuse_derivatives
-from dagad._errors import NotDifferentiableError
+from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracing.flat_functions import Flat, Leaves, marked_function
 from dagad._tracing.own_rules import REFUSERS
 from dagad._tracing.patches import patches
@@ -94,6 +94,8 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
                 continue
             if learns_from(error):
                 continue
+            if isinstance(error, jax.errors.UnexpectedTracerError):
+                raise ClosureError(refusals.of_remembered(base.name)) from error
             if error is not None:
                 sentence = _sentence(error)
                 if sentence is None:
@@ -131,7 +133,12 @@ def _tried(trace: Callable[[], Any], context: Any) -> tuple[Any, Exception | Non
         try:
             return trace(), None
         except Exception as error:
+            if isinstance(error, NotDifferentiableError):  # jax tells of its own frames, by the name of a setting
+                error.__notes__ = [note for note in getattr(error, "__notes__", []) if _OF_FRAMES not in note]
             return None, error
+
+
+_OF_FRAMES = "JAX_TRACEBACK_FILTERING"
 
 
 def _sentence(error: Exception) -> str | None:
