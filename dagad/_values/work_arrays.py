@@ -23,6 +23,7 @@ import numpy as np
 from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._values.homes import is_closed
+from dagad._values.names import globals_of
 
 
 def _holders_of_one() -> int:
@@ -96,6 +97,9 @@ class Turns(threading.local):
 
 TURNS = Turns()
 DEEPEST = 4  # functions in variables of functions, and so on
+LONGEST = 100  # entries of a dict or a list
+_NUMERIC: Any = np.ndarray | dict | list | float | complex | np.inexact
+_NUMBERS = frozenset({float, int, bool, str, np.float64, type(None)})
 _FIXED = (
     int,
     float,
@@ -113,63 +117,100 @@ _FIXED = (
 
 
 class Reading:
-    """What a function reads beside its arguments, as it is now: variables, attributes, and what others may write into.
+    """What a function reads beside its arguments, as it is now: variables, attributes, entries of dicts and lists.
 
-    Whether something was bound to another object since is told exactly. Of arrays, dicts and lists that others hold
-    too, and are not read-only, nobody knows.
+    Whether something was bound to another object since is told exactly; in dicts and lists, where programs keep counts
+    and texts too, of numbers that are no whole ones. Into arrays that others hold too, and that are not read-only,
+    somebody may have written.
     """
 
-    __slots__ = ("_fun", "_parts", "is_lent")
+    __slots__ = ("_fun", "_has_variables_only", "_parts", "is_lent")
 
     def __init__(self, fun: object) -> None:
         self._fun = fun
-        self._parts, self.is_lent = _read_by(fun)
+        variables = _variables_of(fun)
+        self._has_variables_only = variables is not None
+        self._parts, self.is_lent = _read_by(fun) if variables is None else (variables, False)
 
     def may_differ(self) -> bool:
         """Return whether the function may read something else by now."""
         if self.is_lent:
             return True
-        parts = _read_by(self._fun)[0]
+        fun: Any = self._fun
+        if self._has_variables_only:
+            parts = [cell.cell_contents for cell in fun.__closure__ or ()]
+        else:
+            parts = _read_by(fun)[0]
         return len(parts) != len(self._parts) or not all(map(operator.is_, parts, self._parts))
 
 
+def _variables_of(fun: object) -> list[Any] | None:
+    """Return what a function reads that has numbers and arrays of its own around it, as most do; None for any other."""
+    if type(fun) is not FunctionType or fun.__defaults__:
+        return None
+    scope = fun.__globals__
+    for name in globals_of(fun.__code__):
+        if name in scope and not isinstance(scope[name], _FIXED):
+            return None
+    found = list[Any]()
+    for cell in fun.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            return None
+        kind = type(held)
+        if kind is np.ndarray:
+            if held.flags.writeable and (getrefcount(cell) > IN_A_CALL or getrefcount(held) > IN_A_CALL):
+                return None
+        elif kind not in _NUMBERS:
+            return None
+        found.append(held)
+    return found
+
+
 def _read_by(fun: object) -> tuple[list[Any], bool]:
-    """Return what a function reads that has a name, and whether something of that may be written into by others."""
+    """Return what a function reads, and whether others may write into an array among it."""
     found = list[Any]()
     is_lent = False
     stack = [(fun, 0)]
-    while stack:
+    while stack and not is_lent:
         part, depth = stack.pop()
+        inner = list[Any]()
         if isinstance(part, FunctionType):
             for cell in part.__closure__ or ():
                 try:
                     held = cell.cell_contents
                 except ValueError:  # a variable without a value
                     continue
-                found.append(held)
+                inner.append(held)
                 # Functions that share a variable, as what is around them does, hold the same thing.
                 is_lent = is_lent or _is_lent(held, 0 if getrefcount(cell) > IN_A_CALL else _IN_A_CELL)
             named = [part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__]
-            inner = [*named, *(part.__defaults__ or ())]
-        elif isinstance(part, partial):
-            inner = [part.func, *part.args, *part.keywords.values()]
-        elif isinstance(part, MethodType):
-            inner = [part.__func__, part.__self__]
+            others = [*named, *(part.__defaults__ or ())]
+        elif isinstance(part, dict | list):
+            values = list(part.values() if isinstance(part, dict) else part)[:LONGEST]
+            others = [each for each in values if isinstance(each, _NUMERIC)]
         else:
-            inner = list(vars(part).values()) if hasattr(part, "__dict__") else []
-        found += inner
-        is_lent = is_lent or any(_is_lent(each, 0) for each in inner)
-        if depth < DEEPEST and not is_lent:
-            cells = found[: len(found) - len(inner)] if isinstance(part, FunctionType) else []
-            stack += [(each, depth + 1) for each in [*cells, *inner] if _is_read_through(each)]
+            others = _parts_of(part)
+        inner += others
+        is_lent = is_lent or any(_is_lent(each, 0) for each in others)
+        found += [each for each in inner if not isinstance(each, dict | list)]
+        if depth < DEEPEST:
+            stack += [(each, depth + 1) for each in inner if _is_read_through(each)]
     return found, is_lent
 
 
+def _parts_of(part: object) -> list[Any]:
+    if isinstance(part, partial):
+        return [part.func, *part.args, *part.keywords.values()]
+    if isinstance(part, MethodType):
+        return [part.__func__, part.__self__]
+    return list(vars(part).values()) if hasattr(part, "__dict__") else []
+
+
 def _is_lent(part: object, alone: int) -> bool:
-    """Return whether others may write into what a function reads: nobody does into what it holds alone, so often."""
-    if type(part) is np.ndarray:
-        return part.flags.writeable and (getrefcount(part) > alone or not is_own(part))
-    return isinstance(part, dict | list | set) and getrefcount(part) > alone
+    """Return whether others may write into an array that a function reads: not into what it holds alone, so often."""
+    return type(part) is np.ndarray and part.flags.writeable and (getrefcount(part) > alone or not is_own(part))
 
 
 def _holders_in_a_cell() -> int:
@@ -185,9 +226,9 @@ def _holders_in_a_cell() -> int:
 
     for cell in made().__closure__:
         held = cell.cell_contents
-        found = [held]
+        inner = [held]
         count(held)
-        del found
+        del inner
     return counts[0]
 
 
@@ -197,6 +238,8 @@ _IN_A_CELL = _holders_in_a_cell()
 def _is_read_through(part: object) -> bool:
     if isinstance(part, _FIXED) or isinstance(part, np.ndarray):
         return False
+    if isinstance(part, dict | list):
+        return True
     if isinstance(part, FunctionType | partial | MethodType):
         return not is_closed(str(getattr(part, "__module__", "")).partition(".")[0])
     return not is_closed(type(part).__module__.partition(".")[0])
