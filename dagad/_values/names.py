@@ -51,6 +51,16 @@ def globals_of(code: CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.argval for step in steps if step.opname in _READS))
 
 
+@functools.lru_cache(maxsize=1024)
+def names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return all names that a code mentions, and those of the attributes that it binds."""
+    every, bound = set[str](), set[str]()
+    for each in codes(code):
+        every.update(each.co_names)
+        bound.update(step.argval for step in dis.get_instructions(each) if step.opname == "STORE_ATTR")
+    return frozenset(every), frozenset(bound)
+
+
 def looks_up_words(code: CodeType) -> bool:
     """Return whether a code, or a function defined in it, looks things up by words, and not by names alone."""
     return any(not _EVALUATORS.isdisjoint(each.co_names) for each in codes(code))

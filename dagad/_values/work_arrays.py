@@ -15,15 +15,15 @@ import operator
 import threading
 from functools import partial
 from sys import getrefcount
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._values.homes import is_closed
-from dagad._values.names import globals_of
+from dagad._values.names import globals_of, names_in
 
 
 def _holders_of_one() -> int:
@@ -98,6 +98,7 @@ class Turns(threading.local):
 TURNS = Turns()
 DEEPEST = 4  # functions in variables of functions, and so on
 LONGEST = 100  # entries of a dict or a list
+_CALLED: Any = FunctionType | partial | MethodType
 _NUMERIC: Any = np.ndarray | dict | list | float | complex | np.inexact
 _NUMBERS = frozenset({float, int, bool, str, np.float64, type(None)})
 _FIXED = (
@@ -169,14 +170,18 @@ def _variables_of(fun: object) -> list[Any] | None:
 
 
 def _read_by(fun: object) -> tuple[list[Any], bool]:
-    """Return what a function reads, and whether others may write into an array among it."""
-    found = list[Any]()
+    """Return what a function reads, and whether others may write into an array among it.
+
+    Of an object these are the attributes whose names the function mentions, and those that it does not bind itself.
+    """
+    found, objects, names = list[Any](), list[tuple[Any, int]](), _Names(set(), set())
     is_lent = False
-    stack = [(fun, 0)]
-    while stack and not is_lent:
-        part, depth = stack.pop()
+    functions: list[tuple[Any, int]] = [(fun, 0)]
+    while functions or objects:
+        part, depth = (functions or objects).pop()
         inner = list[Any]()
         if isinstance(part, FunctionType):
+            names.add(part.__code__)
             for cell in part.__closure__ or ():
                 try:
                     held = cell.cell_contents
@@ -185,27 +190,52 @@ def _read_by(fun: object) -> tuple[list[Any], bool]:
                 inner.append(held)
                 # Functions that share a variable, as what is around them does, hold the same thing.
                 is_lent = is_lent or _is_lent(held, 0 if getrefcount(cell) > IN_A_CALL else _IN_A_CELL)
-            named = [part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__]
-            others = [*named, *(part.__defaults__ or ())]
-        elif isinstance(part, dict | list):
-            values = list(part.values() if isinstance(part, dict) else part)[:LONGEST]
-            others = [each for each in values if isinstance(each, _NUMERIC)]
+            scope = part.__globals__
+            others = [scope[name] for name in globals_of(part.__code__) if name in scope]
+            others += part.__defaults__ or ()
         else:
-            others = _parts_of(part)
+            others = _parts_of(part, names)
         inner += others
         is_lent = is_lent or any(_is_lent(each, 0) for each in others)
         found += [each for each in inner if not isinstance(each, dict | list)]
-        if depth < DEEPEST:
-            stack += [(each, depth + 1) for each in inner if _is_read_through(each)]
+        for each in inner if depth < DEEPEST and not is_lent else ():
+            if _is_read_through(each):
+                (functions if isinstance(each, _CALLED) else objects).append((each, depth + 1))
     return found, is_lent
 
 
-def _parts_of(part: object) -> list[Any]:
+class _Names(NamedTuple):
+    """The names that functions mention, and those of attributes that they bind."""
+
+    read: set[str]
+    bound: set[str]
+
+    def add(self, code: CodeType) -> None:
+        read, bound = names_in(code)
+        self.read.update(read)
+        self.bound.update(bound)
+
+    def add_methods(self, kind: type[Any]) -> None:
+        """Add those of the methods of a class that are mentioned."""
+        for name in list(self.read):
+            method = getattr(kind, name, None)
+            if isinstance(method, FunctionType):
+                self.add(method.__code__)
+
+
+def _parts_of(part: object, names: _Names) -> list[Any]:
+    """Return what a function may read of something: numbers of containers, and attributes."""
+    if isinstance(part, dict | list):
+        values = list(part.values() if isinstance(part, dict) else part)[:LONGEST]
+        return [each for each in values if isinstance(each, _NUMERIC)]
     if isinstance(part, partial):
         return [part.func, *part.args, *part.keywords.values()]
     if isinstance(part, MethodType):
         return [part.__func__, part.__self__]
-    return list(vars(part).values()) if hasattr(part, "__dict__") else []
+    if not hasattr(part, "__dict__"):
+        return []
+    names.add_methods(type(part))
+    return [each for name, each in vars(part).items() if name in names.read and name not in names.bound]
 
 
 def _is_lent(part: object, alone: int) -> bool:
@@ -240,6 +270,6 @@ def _is_read_through(part: object) -> bool:
         return False
     if isinstance(part, dict | list):
         return True
-    if isinstance(part, FunctionType | partial | MethodType):
+    if isinstance(part, _CALLED):
         return not is_closed(str(getattr(part, "__module__", "")).partition(".")[0])
     return not is_closed(type(part).__module__.partition(".")[0])

@@ -208,3 +208,26 @@ def test_a_function_that_gives_another_value_when_it_runs_again_is_refused() -> 
 
     with pytest.raises(dagad.NotDifferentiableError, match=r"gave another value.*memory of its own"):
         dagad.grad(lambda x: np.sum(dagad.map(explicit(Drawing()), list(ROWS), x, scheduler="sync")))(X)
+
+
+def test_an_object_that_counts_its_calls_runs_once_a_chunk() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.values = self.pulls = 0
+
+        def __call__(self, rows: Any, x: Any) -> Any:
+            self.values += 1
+
+            def pullback(seed: Any) -> Any:
+                self.pulls += 1
+                return None, np.sum(seed * 2 * own * x)
+
+            own = powers(rows)
+            return own * x**2, pullback
+
+    count = Counting()
+    gradient = dagad.grad(lambda x: np.sum(dagad.map(explicit(count), list(ROWS), x, scheduler="sync")))
+    gradient(X)  # which finds out how to cut
+    count.values = count.pulls = 0
+    gradient(X)
+    assert (count.values, count.pulls) == (len(ROWS), len(ROWS))

@@ -486,11 +486,11 @@ What `scipy.integrate`, `scipy.interpolate` and `scipy.optimize` solve has deriv
 [equations, integrals and splines](../how-to/equations.md), [roots and optima](../how-to/optima.md).
 
 Sparse matrices and linear operators of `scipy.sparse` are constant: `A @ x`, `x @ A`, `A.dot(x)`, `A.matvec(x)` and
-`scipy.sparse.linalg.spsolve(A, b)` have a derivative in the other operand. Make a new one rather than change a large one, or
-what an operator computes with.
+`scipy.sparse.linalg.spsolve(A, b)` have a derivative in the other operand. Make a new one rather than change a large
+one, or what an operator computes with.
 
-`np.apply_along_axis` and `np.piecewise` see what is being differentiated among their arguments only, and not in the closures
-of the functions that they call: write `np.stack([f(row) for row in rows])` and `np.where` there.
+`np.apply_along_axis` and `np.piecewise` see what is being differentiated among their arguments only, and not in the
+closures of the functions that they call: write `np.stack([f(row) for row in rows])` and `np.where` there.
 
 Where a function has a corner, the derivative is what autograd says: 0 for `np.abs` at 0, half for `np.maximum(x, 0)`,
 equal parts for entries that are the largest together in `np.max`. Where a square root of 0 is taken it is nan, and
