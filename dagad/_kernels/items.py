@@ -50,8 +50,7 @@ class PairSum:
     def __call__(self, rows: AnyRows, *shared: Any) -> tuple[Any, Any]:
         pairs = []
         for item in pytree.items_of(rows):
-            value, pull = _pair_of(self.fun, (item, *shared))
-            pairs.append((value if type(value) in NUMBERS else counted(kept(value)), pull))
+            pairs.append(_pair_of(self.fun, (item, *shared)))
 
         def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
             parts = []
@@ -91,7 +90,9 @@ def _pair_of(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Any]:
     bound = BoundCall(ExplicitEngine(), fun, args, {})
     values, pull = ExplicitEngine().linearize(bound, bound.leaves)
     value = bound.merge(values)
-    return value, lambda cotangent: bound.arranged(pull(bound.select(pytree.leaf_seeds(value, cotangent))))
+    return value if type(value) in NUMBERS else counted(kept(value)), lambda cotangent: bound.arranged(
+        pull(bound.select(pytree.leaf_seeds(value, cotangent)))
+    )
 
 
 # By engine, where its functions return something else than their value.

@@ -110,7 +110,7 @@ def _held_other(part: Any, looks: list[Callable[[Any], Any]]) -> Any:
         return part
     if not buffers:
         return part
-    key = type(part), id(part)
+    key = type(part), id(part), getattr(part, "shape", ())
     found = _COPIES.get(key)
     before = None if found is None else _buffers_of(found)
     if before is None or len(before) != len(buffers) or not all(map(_is_copy, before, buffers)):
@@ -126,7 +126,8 @@ def _buffers_of(part: Any) -> list[Any] | None:
         return [np.frombuffer(part, part.typecode)] if part else []
     if not type(part).__module__.startswith("scipy.sparse.") or not hasattr(part, "nnz"):
         return []
-    buffers = [each for each in vars(part).values() if type(each) is np.ndarray]
+    held = [each for value in vars(part).values() for each in (value if type(value) is tuple else (value,))]
+    buffers = [each for each in held if type(each) is np.ndarray]  # coordinates are a tuple of them
     return buffers if buffers and all(each.dtype.kind in "biufc" for each in buffers) else None
 
 

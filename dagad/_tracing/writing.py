@@ -22,6 +22,7 @@ _METHODS = frozenset("at copyto fill fill_diagonal itemset place put put_along_a
 _STORES = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}  # and how many values stand on the stack above the array
 _LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_NAME"})
 _MAKE_CONTAINERS = frozenset({"BUILD_MAP", "BUILD_LIST", "BUILD_CONST_KEY_MAP", "DICT_UPDATE", "LIST_EXTEND"})
+_CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 WRITES, DOES_NOT, BEGINS = 1, 0, -1  # the last: here a trace begins
 _WRITES: dict[int, tuple[weakref.ref[CodeType], int]] = {}
 
@@ -67,8 +68,8 @@ def _writes(code: CodeType) -> bool:
             if name not in containers and not isinstance(index, str):
                 return True
         elif step.opname == "BINARY_OP" and step.argrepr.endswith("="):
-            after = steps[place + 1]
-            if after.opname in ("STORE_FAST", "STORE_NAME") and after.argval not in numbers:
+            name = _bound(steps[place + 1])
+            if name is not None and name not in numbers:
                 return True
     return any(isinstance(each, CodeType) and _writes(each) for each in code.co_consts)
 
@@ -77,14 +78,22 @@ def _names_of_others(steps: list[dis.Instruction]) -> tuple[set[Any], set[Any]]:
     """Return the names of what begins as a number, and of what is always a dict or a list."""
     numbers, containers, unknown = set[Any](), set[Any](), set[Any]()
     for before, step in itertools.pairwise(steps):
-        if step.opname in ("STORE_FAST", "STORE_NAME", "STORE_DEREF"):
-            if before.opname == "LOAD_CONST" and isinstance(before.argval, int | float | complex):
-                numbers.add(step.argval)
+        name = step.argval if step.opname == "STORE_DEREF" else _bound(step)
+        if name is not None:
+            if before.opname in _CONSTANTS and isinstance(before.argval, int | float | complex):
+                numbers.add(name)
             elif before.opname in _MAKE_CONTAINERS:
-                containers.add(step.argval)
+                containers.add(name)
             else:
-                unknown.add(step.argval)
+                unknown.add(name)
     return numbers, containers - unknown
+
+
+def _bound(step: dis.Instruction) -> Any:
+    """Return the name of the local variable that a step binds; of two steps in one, that of the first."""
+    if not step.opname.startswith(("STORE_FAST", "STORE_NAME")):
+        return None
+    return step.argval[0] if isinstance(step.argval, tuple) else step.argval
 
 
 def _stored(steps: list[dis.Instruction], above: int) -> tuple[Any, Any]:

@@ -11,11 +11,12 @@ State: `TURNS`, for each thread how often functions were called whose pullbacks 
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 from functools import partial
 from sys import getrefcount
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -232,10 +233,21 @@ def _parts_of(part: object, names: _Names) -> list[Any]:
         return [part.func, *part.args, *part.keywords.values()]
     if isinstance(part, MethodType):
         return [part.__func__, part.__self__]
-    if not hasattr(part, "__dict__"):
-        return []
     names.add_methods(type(part))
-    return [each for name, each in vars(part).items() if name in names.read and name not in names.bound]
+    return [each for name, each in _attributes(part).items() if name in names.read and name not in names.bound]
+
+
+def _attributes(part: object) -> dict[str, Any]:
+    """Return the attributes of an object, those in slots too, and what its class has for all objects to fill."""
+    found = dict[str, Any]()
+    for cls in reversed(type(part).__mro__):
+        for name, value in vars(cls).items():
+            if isinstance(value, MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # without a value
+                    found[name] = value.__get__(part)
+            elif isinstance(value, _NUMERIC):
+                found[name] = value
+    return found | getattr(part, "__dict__", {})
 
 
 def _is_lent(part: object, alone: int) -> bool:

@@ -59,6 +59,20 @@ class Remembering(Model):
         return None, np.sum(seed * 2 * self.work * self.x)
 
 
+class InSlots:
+    __slots__ = ("work",)
+
+    def __init__(self) -> None:
+        self.work = np.zeros(5)
+
+    __call__, pull = Model.__call__, Model.pull
+
+
+class OfAClass:
+    work = np.zeros(5)
+    __call__, pull = Model.__call__, Model.pull
+
+
 def in_a_dict() -> Any:
     cache = {"work": np.ones(5)}
 
@@ -96,6 +110,8 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "a large global": lambda: by_large_global,
     "an object": lambda: explicit(Model()),
     "an attribute": lambda: explicit(Remembering()),
+    "a slot": lambda: explicit(InSlots()),
+    "an attribute of a class": lambda: explicit(OfAClass()),
     "a dict": in_a_dict,
     "a variable": bound_anew,
     "an object of an object": deep,

@@ -271,11 +271,30 @@ def by_inner_gradients(x: Any, keep: Any) -> Any:
     return total
 
 
+def by_coordinates(x: Any, keep: Any) -> Any:
+    matrix, total = scipy.sparse.coo_array(np.eye(5)), 0.0
+    for step in range(3):
+        matrix.coords[1][:] = (np.arange(5) + step) % 5  # the numbers stay as they are
+        total = total + np.sum(np.sin(keep(matrix) @ (x * np.arange(1.0, 6.0))) * np.arange(5.0))
+    return total
+
+
+def by_shape(x: Any, keep: Any) -> Any:
+    total = 0.0
+    for width in (5, 7, 6):
+        matrix = scipy.sparse.csr_array((np.ones(5), np.arange(5), np.arange(6)), shape=(5, width))
+        total = total + np.sum(np.sin(keep(matrix) @ (x * np.arange(float(width)))))
+        del matrix
+    return total
+
+
 OTHERS: dict[str, Callable[[Any, Any], Any]] = {
     "a diagonal": by_diagonal,
     "windows": by_windows,
     "rows of a sparse matrix": by_sparse(scipy.sparse.csr_matrix),
     "a sparse array": by_sparse(scipy.sparse.lil_array),
+    "coordinates of a sparse array": by_coordinates,
+    "sparse arrays in one place": by_shape,
     "a column": by_series,
     "lists": by_lists,
     "two buffers by turns": by_pingpong,
