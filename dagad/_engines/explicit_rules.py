@@ -6,9 +6,10 @@ pullback, at arguments that somebody traces.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from sys import getrefcount
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -21,7 +22,8 @@ from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._types import Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
-from dagad._values.work_arrays import IN_A_CALL, TURNS, Reading, is_own
+from dagad._values.reading import TURNS, Reading
+from dagad._values.work_arrays import IN_A_CALL, is_own
 from dagad._words import described
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -33,7 +35,7 @@ LINEAR = 1e-6, 1e-3  # to which a pullback has to be linear: in double precision
 class OwnPullback:
     """The pullback that a function brings along, on leaves; made at the first pull where somebody traces these."""
 
-    __slots__ = ("_fun", "_leaves", "_outputs", "_pullback", "_reading", "_turn", "_values")
+    __slots__ = ("_fun", "_late", "_leaves", "_outputs", "_pullback", "_values")
 
     def __init__(
         self,
@@ -45,7 +47,8 @@ class OwnPullback:
     ) -> None:
         self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
         self._values = values  # from leaves to outputs, by the function's own rule
-        self._turn, self._reading = TURNS.next(), None if values is not None else Reading(pullback)
+        again = functools.partial(_called_again, fun, leaves)
+        self._late = None if values is not None else LatePullback(outputs, pullback, again)
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         is_bare = len(cotangents) == 1 and type(cotangents[0]) in _BARE  # nearly always
@@ -74,8 +77,8 @@ class OwnPullback:
         self._pulled(pullback, list(map(_plain, cotangents)))
 
     def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
-        if self._reading is not None and not TURNS.is_last(self._turn) and self._reading.may_differ():
-            pullback = made_anew(self._fun, list(map(read_only_view, self._leaves)), self._outputs)
+        if self._late is not None:
+            pullback = self._late.current()
         given = cotangents
         if len(given) != 1 or type(given[0]) is np.ndarray:  # it is a number, nearly always
             given = list(map(read_only_view, cotangents))
@@ -86,15 +89,33 @@ class OwnPullback:
         return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
 
 
-def made_anew(fun: FlatFunction, leaves: Leaves, outputs: Sequence[Any]) -> Callable[[Any], Any]:
-    """Return the pullback of another call: what that of the first one reads, later calls may have filled."""
-    value, pullback = checked_pair(fun.run(leaves), fun.name)
-    TURNS.next()  # what others read is filled now
-    refuse_another(fun.name, outputs, fun.flatten(value))
-    return pullback
+def _called_again(fun: FlatFunction, leaves: Leaves) -> tuple[str, list[Any], Callable[[Any], Any]]:
+    value, pullback = checked_pair(fun.run(list(map(read_only_view, leaves))), fun.name)
+    return fun.name, fun.flatten(value), pullback
 
 
-def refuse_another(name: str, values: Sequence[Any], again: Sequence[Any]) -> None:
+class LatePullback:
+    """A pullback, or that of another call of its function, where it may read what calls since have filled."""
+
+    __slots__ = ("_again", "_outputs", "_pullback", "_reading", "_turn")
+
+    def __init__(self, outputs: Sequence[Any], pullback: Callable[[Any], Any], again: Callable[[], Any]) -> None:
+        self._outputs, self._pullback, self._again = outputs, pullback, again
+        self._turn, self._reading = TURNS.next(), Reading(pullback)
+
+    def current(self) -> Callable[[Any], Any]:
+        if TURNS.is_last(self._turn) or not self._reading.may_differ():
+            return self._pullback
+        name, outputs, pullback = self._again()
+        TURNS.next()  # what others read is filled now
+        _refuse_another(name, self._outputs, outputs)
+        return cast(Callable[[Any], Any], pullback)
+
+    def __call__(self, cotangent: Cotangent) -> Any:
+        return self.current()(cotangent)
+
+
+def _refuse_another(name: str, values: Sequence[Any], again: Sequence[Any]) -> None:
     """Refuse a function that has given another value when it ran again: its pullback would be of another one, too."""
     if len(values) == len(again) and all(map(_are_same, values, again)):
         return

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dagad._engines.engine_call import BoundCall
 from dagad._engines.explicit import Explicit, ExplicitEngine
-from dagad._engines.explicit_rules import check_count, checked_pair, refuse_another
+from dagad._engines.explicit_rules import LatePullback, check_count, checked_pair
 from dagad._errors import StructureError
 from dagad._graphs.monoids import NUMBERS, counted
 from dagad._graphs.sum_trees import add_up
 from dagad._tracing.flat_functions import Engine
 from dagad._types import AnyRows, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
-from dagad._values.work_arrays import TURNS, Reading, kept
+from dagad._values.work_arrays import kept
 from dagad._words import name_of
 
 
@@ -63,22 +64,9 @@ class PairSum:
         return add_up(*(value for value, _ in pairs)), pullback
 
 
-class LatePullback:
-    """The pullback of an item; that of another call, where it may read what calls for other items have filled."""
-
-    __slots__ = ("_args", "_fun", "_pull", "_reading", "_turn", "_value")
-
-    def __init__(self, value: Value, pull: Function, fun: Function, args: tuple[Any, ...]) -> None:
-        self._value, self._pull, self._fun, self._args = value, pull, fun, args
-        self._turn, self._reading = TURNS.next(), Reading(pull)
-
-    def __call__(self, cotangent: Cotangent) -> Any:
-        if TURNS.is_last(self._turn) or not self._reading.may_differ():
-            return self._pull(cotangent)
-        value, pull = checked_pair(self._fun(*self._args), name_of(self._fun))
-        TURNS.next()  # what others read is filled now
-        refuse_another(name_of(self._fun), *(pytree.flatten(each)[0] for each in (self._value, value)))
-        return pull(cotangent)
+def _called_again(fun: Function, args: tuple[Any, ...]) -> tuple[str, list[Any], Any]:
+    value, pull = checked_pair(fun(*args), name_of(fun))
+    return name_of(fun), pytree.flatten(value)[0], pull
 
 
 def _pair_of(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -86,7 +74,7 @@ def _pair_of(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Any]:
     if not any(map(pytree.is_traced, pytree.flatten(args)[0])):
         value, pull = checked_pair(fun(*args), name_of(fun))
         value = value if type(value) in NUMBERS else counted(kept(value))
-        return value, LatePullback(value, pull, fun, args)
+        return value, LatePullback(pytree.flatten(value)[0], pull, partial(_called_again, fun, args))
     bound = BoundCall(ExplicitEngine(), fun, args, {})
     values, pull = ExplicitEngine().linearize(bound, bound.leaves)
     value = bound.merge(values)
