@@ -26,6 +26,7 @@ from dagad._types import Axis, Cotangent, Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.canonical import library_of
 from dagad._values.pytree import TreeDef
+from dagad._values.work_arrays import kept
 from dagad._watching.watching import watched
 from dagad._words import argument_of, described, name_of
 
@@ -61,15 +62,16 @@ def vmap(fun: Callable[..., Any], in_axes: Tree = 0) -> Callable[..., Any]:
         If there are no members, if arguments have different numbers of them, or if members return results of different
         structures or shapes.
     ClosureError
-        If a member changes what the reduction of another one is waiting to use: its rows, its arguments, or what its
-        function carries.
+        If a member changes what another one that waits has used, or what its reduction is waiting to use: its rows, its
+        arguments, or what its function carries.
 
     Notes
     -----
     What `fun` raises for a member has a note with `member` and its number, from 0. Members whose programs part company,
     by another number of reductions or other rows, run these one by one; `Evaluation.profile` says so. They also run one
-    by one where somebody differentiates the whole, in a chunk, and where a checkpoint writes down what runs; and in
-    this process from the third call of the function that is returned on, where that has taken less time.
+    by one, as in a loop, where `fun` changes what it finds around it: an array, a list, an attribute, random numbers;
+    where somebody differentiates the whole, in a chunk, and where a checkpoint writes down what runs; and in this
+    process from the third call of the function that is returned on, where that has taken less time.
 
     Examples
     --------
@@ -92,25 +94,27 @@ def vmap(fun: Callable[..., Any], in_axes: Tree = 0) -> Callable[..., Any]:
         acts = [functools.partial(fun, *own, **words) for own, words in calls]
         with watched(name_of(fun)):
             is_traced = any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0])) or is_followed(fun)
-            results = _run(acts, pace, threads, is_traced)
+            results = _run(fun, acts, pace, threads, is_traced)
         return _stacked(results)
 
     return of_members
 
 
-def _run(acts: Sequence[Callable[[], Any]], pace: Pace, threads: MemberThreads, is_traced: bool) -> list[Any]:
+def _run(
+    fun: Function, acts: Sequence[Callable[[], Any]], pace: Pace, threads: MemberThreads, is_traced: bool
+) -> list[Any]:
     """Run the programs of all members: together, or one by one where somebody follows them, or wants their order."""
     if len(acts) < 2 or is_traced or is_inside_any_task() or is_checkpointed():
         return _one_by_one(acts)
     threads.begin_call()
     if current_member() is not None:  # the members around this one are to come to the same reductions
-        return Meeting(acts, threads).run()
+        return Meeting(fun, acts, threads).run()
     began = time.perf_counter()
     if pace.choose(len(acts)):
-        meeting = Meeting(acts, threads)
+        meeting = Meeting(fun, acts, threads)
         results = meeting.run()
         pace.took(len(acts), True, time.perf_counter() - began, meeting.is_remote)
-        if meeting.is_one_by_one:
+        if meeting.is_one_by_one and not meeting.can_try_again:
             pace.parted(len(acts))
     else:
         results = _one_by_one(acts)
@@ -123,7 +127,8 @@ def _one_by_one(acts: Sequence[Callable[[], Any]]) -> list[Any]:
     with patches:  # held for all: to change autograd and change it back takes as long as a small chunk
         for number, act in enumerate(acts):
             try:
-                found.append(act())
+                result = act()
+                found.append(kept(result))
             except BaseException as error:
                 add_note_once(error, f"dagad: member {number} of a `dagad.vmap`")
                 raise

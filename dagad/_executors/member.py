@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from dagad._executors.members_locks import Stack, stack_of, waits_for_lock
 from dagad._executors.members_threads import KEPT, MemberThread, MemberThreads
 from dagad._frames import Line, run_for
+from dagad._values.work_arrays import kept
 
 
 class _GivenUp(BaseException):
@@ -179,7 +180,8 @@ class Member:
 
     def _in_context(self) -> Any:
         _MEMBER.set(self)
-        return run_for(self._line, self._act)
+        result = run_for(self._line, self._act)
+        return kept(result)
 
 
 _MEMBER: ContextVar[Member | None] = ContextVar("dagad_member", default=None)

@@ -24,16 +24,17 @@ from dagad._errors import CancelledError, ClosureError, SchedulerLostError, Work
 from dagad._executors import members_locks
 from dagad._executors.member import Member, current_member, running_alone
 from dagad._executors.members_locks import Stack
-from dagad._executors.members_process import ProcessState
+from dagad._executors.members_process import ProcessState, ProgramState
 from dagad._executors.members_residuals import MemberPull, SharedResiduals
 from dagad._executors.members_settings import CurrentStates, Settings
-from dagad._executors.members_snapshot import CurrentState, Snapshot
+from dagad._executors.members_snapshot import CurrentState, Snapshot, refused_between
 from dagad._executors.members_threads import MemberThreads
 from dagad._frames import users_line
 from dagad._graphs.policies import OURS, Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._kernels.kernel import Kernel
 from dagad._kernels.members import Together, has_same_fields, has_same_rows
+from dagad._types import Function
 from dagad._values import fingerprint
 from dagad._values.shipping import pack
 
@@ -180,20 +181,25 @@ class Meeting:
     `_of_several`    what has failed of several members together
     `_lock`          held while one of these changes
     `_process`       what is set for the process where nobody has set it for himself
+    `_program`       what the programs can reach
+    `_refused`       those who wait while another one has written what they may read
     `_is_changed`    whether who asked last had set it otherwise
     `is_remote`      whether something has run in other processes
     `is_one_by_one`  whether nobody waits for others any more
+    `can_try_again`  whether the next call's may wait again: of what was read, nothing has changed
     ===============  ==================================================================================================
     """
 
-    def __init__(self, acts: Sequence[Callable[[], Any]], threads: MemberThreads) -> None:
-        self._turns: deque[tuple[Member, Any]] = deque()
+    def __init__(self, fun: Function, acts: Sequence[Callable[[], Any]], threads: MemberThreads) -> None:
+        self._fun, self._turns = fun, deque[tuple[Member, Any]]()
         self._running, self._has_failed, self.is_one_by_one = list[Member](), False, False
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
         self._of_several: BaseException | None = None
         self.is_remote, self._settings = False, Settings()
         self._process, self._is_changed = ProcessState(), False
+        self._program, self.can_try_again = ProgramState(fun), False
+        self._refused = dict[Member, ClosureError]()
         line = users_line()
         self._members = [Member(number, act, self, line, threads) for number, act in enumerate(acts)]
 
@@ -240,7 +246,7 @@ class Meeting:
     def _changed(self) -> list[tuple[Member, Any]]:
         """Return the members that wait for what is not any more what they asked for, and what refuses it."""
         now = CurrentStates()
-        found = [(member, _refusal(member, now)) for member in self._waiting()]
+        found = [(member, self._refused.get(member) or _refusal(member, now)) for member in self._waiting()]
         return [(member, error) for member, error in found if error is not None]
 
     def _waiting(self) -> list[Member]:
@@ -258,6 +264,7 @@ class Meeting:
         """Let members go on, one after the other, each until it waits or is over."""
         if self._process.is_changed():
             self._process.note()  # by one who is over, so that it stays so
+        self._program.has_changed()  # by chunk functions, whose own affair it is
         self._turns.extend(turns)
         self.pass_on(None)
         before: list[Stack] | None = None
@@ -305,14 +312,27 @@ class Meeting:
         """Return whether the one who runs waits for nobody: but one that has failed ends all."""
         if self._has_failed or self.is_one_by_one:
             return not self._has_failed
+        if self._program.has_changed():
+            self._go_one_by_one()
+            return True
         self._is_changed = self._process.is_changed()
         return self._is_changed
+
+    def _go_one_by_one(self) -> None:
+        """Have nobody wait any more, as one has written what others read; refuse those whose numbers it may be now."""
+        self.is_one_by_one = True
+        self.can_try_again = self._program.only_grew
+        self._refused = dict(self._changed())
+        if not self._program.only_grew:
+            self._refused = {one: refused_between(self._fun, one.number) for one in self._waiting()} | self._refused
 
     def pass_on(self, member: Member | None) -> None:
         """Let the next one go on, as a member waits or is over, and no other runs."""
         if member is not None and member.is_over and self._is_changed:
             self._process.note()  # it stays so
             self._is_changed = False
+        if member is not None and member.is_over:
+            self._program.has_changed()  # it is over for those who come next
         with self._lock:  # or somebody might begin whom the caller, interrupted, has just given up
             if self._is_over:
                 return

@@ -2,7 +2,8 @@
 
 Members that took turns in such blocks would leave them in another order than that of blocks in blocks, and leave the
 process as none of them found it; and each would run under what the last one set. So one that has changed it waits for
-nobody until it is as it was, or the member is over.
+nobody until it is as it was, or the member is over. From where
+one writes what the program of others reads too, all run one by one: `ProgramState` tells.
 """
 
 from __future__ import annotations
@@ -13,6 +14,29 @@ import warnings
 from typing import Any
 
 import dask
+
+from dagad._values.reachable import Reachable
+
+
+class ProgramState:
+    """What a program could reach when somebody last looked; nothing, if it changes nothing."""
+
+    __slots__ = ("_fun", "_was", "only_grew")
+
+    def __init__(self, fun: object) -> None:
+        self._fun, self._was, self.only_grew = fun, Reachable(fun), True
+        if not self._was.may_change:
+            self._fun = None
+
+    def has_changed(self) -> bool:
+        """Return whether it has changed since; what it can reach now is what the next one is compared with."""
+        if self._fun is None:
+            return False
+        now, was = Reachable(self._fun), self._was
+        if now.is_like(was):
+            return False
+        self._was, self.only_grew = now, now.only_adds_to(was)
+        return True
 
 
 class ProcessState:

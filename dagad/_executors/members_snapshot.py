@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,11 +26,11 @@ from dagad._values import pytree
 from dagad._values.canonical import is_frozen
 from dagad._values.carried import states_of
 from dagad._values.digest import States
+from dagad._values.reachable import checksum
 from dagad._words import name_of
 
 _FIXED_SETTINGS = policies.OURS | {PlainSum, CompensatedSum, type(None)}
 _FIXED = frozenset({type(None), bool, int, float, complex, str, bytes, range})
-BLOCK = 2**20  # bytes that are laid out at a time
 SMALL = 2**12  # bytes that are looked at sooner than it is found out whether another view of them has been
 
 
@@ -66,24 +65,12 @@ class CurrentState:
         key = _memory(part) if is_plain and part.nbytes > SMALL else id(part)
         if key not in self._seen:
             states = States()
-            self._seen[key] = _sum_of(part) if is_plain else states.of(part, ()), (part, states)
+            self._seen[key] = checksum(part) if is_plain else states.of(part, ()), (part, states)
         return self._seen[key][0]
 
 
 def _memory(array: Array) -> Any:
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
-
-
-def _sum_of(array: Array) -> int:
-    """Return a sum over all bits of an array, and of where they stand."""
-    if not array.ndim or not array.nbytes:
-        return zlib.crc32(array.tobytes())
-    if array.flags.c_contiguous:
-        return zlib.crc32(array.reshape(-1).view(np.uint8).data)
-    found, step = 0, max(BLOCK * len(array) // array.nbytes, 1)
-    for start in range(0, len(array), step):
-        found = zlib.crc32(array[start : start + step].tobytes(), found)
-    return found
 
 
 class Snapshot:
@@ -135,6 +122,16 @@ def _refusal(fun: Function, number: int, changed: Sequence[str]) -> ClosureError
         f"Members of a `dagad.vmap` run together, and what `{name}` is given or uses is not what it was when member "
         f"{number} called it: {', '.join(dict.fromkeys(changed))}. Another member has changed it. Give each member its "
         "own, as an argument or made inside; or run one by one, `[fun(one) for one in members]`."
+    )
+
+
+def refused_between(fun: Function, number: int) -> ClosureError:
+    """Return what refuses a member who has waited while another one has written what its program can reach."""
+    name = name_of(fun)
+    return ClosureError(
+        f"Members of a `dagad.vmap` run together, and while member {number} of `{name}` waited for a reduction another "
+        f"one has changed what `{name}` can reach: an array, an attribute, a variable of the function around it. Give "
+        "each member its own, as an argument or made inside; or run one by one, `[fun(one) for one in members]`."
     )
 
 

@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from dagad._values.homes import is_closed
+from dagad._values.names import names_out
 
 # Methods and functions of numpy's that write into an array they are given.
 _METHODS = frozenset("at copyto fill fill_diagonal itemset place put put_along_axis putmask shuffle".split())
@@ -58,7 +59,7 @@ def _forget(key: int, reference: weakref.ref[CodeType]) -> None:
 
 
 def _writes(code: CodeType) -> bool:
-    if not _METHODS.isdisjoint(code.co_names) or any(map(_names_out, code.co_consts)):
+    if not _METHODS.isdisjoint(code.co_names) or any(map(names_out, code.co_consts)):
         return True
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     numbers, containers = _names_of_others(steps)
@@ -106,8 +107,3 @@ def _stored(steps: list[dis.Instruction], above: int) -> tuple[Any, Any]:
         step = steps.pop()
         above -= dis.stack_effect(step.opcode, step.arg)
     return index, steps[-1].argval if steps and not above and steps[-1].opname in _LOADS else None
-
-
-def _names_out(constant: object) -> bool:
-    """Return whether a constant names the keyword `out`: those of a call are a tuple."""
-    return constant == "out" or (isinstance(constant, tuple) and "out" in constant)

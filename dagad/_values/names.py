@@ -61,6 +61,35 @@ def names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(every), frozenset(bound)
 
 
+# Methods that change what they are called on, and functions that change what they are given.
+_CHANGE = frozenset(
+    "add append appendleft at clear copyto discard extend extendleft fill fill_diagonal insert itemset next place pop "
+    "popitem popleft put put_along_axis putmask remove resize reverse rotate send setattr setdefault setflags setfield "
+    "shuffle sort update write writelines".split()
+)
+_REBIND = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_SUBSCR", "STORE_SLICE"})
+_OTHERS = frozenset({"DELETE_SUBSCR"}) | _REBIND
+
+
+@functools.lru_cache(maxsize=1024)
+def changes_others(code: CodeType) -> bool:
+    """Return whether a code may change what others hold: entries, attributes, variables of others, arrays in place."""
+    for each in codes(code):
+        if not _CHANGE.isdisjoint(each.co_names) or any(map(names_out, each.co_consts)):
+            return True
+        for step in dis.get_instructions(each):
+            if step.opname in _OTHERS or (step.opname == "BINARY_OP" and step.argrepr.endswith("=")):
+                return True
+            if step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in each.co_freevars:
+                return True
+    return False
+
+
+def names_out(constant: object) -> bool:
+    """Return whether a constant names the keyword `out`: those of a call are a tuple."""
+    return constant == "out" or (isinstance(constant, tuple) and "out" in constant)
+
+
 def looks_up_words(code: CodeType) -> bool:
     """Return whether a code, or a function defined in it, looks things up by words, and not by names alone."""
     return any(not _EVALUATORS.isdisjoint(each.co_names) for each in codes(code))

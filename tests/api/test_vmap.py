@@ -442,23 +442,23 @@ def test_threads_of_members_are_gone_when_it_is_over() -> None:
     assert before.issuperset(threading.enumerate())
 
 
-def test_members_take_turns_by_number_and_are_ended_where_they_stand_when_one_fails(asked: list[Asked]) -> None:
-    seen = list[Any]()
-
+def test_members_take_turns_by_number_and_are_ended_where_they_stand_when_one_fails(
+    asked: list[Asked], capsys: Any
+) -> None:
     def fun(theta: Any, number: Any) -> Any:
         try:
-            seen.append(("begins", int(number)))
+            print("begins", int(number))
             total = value(X, grainsize=GRAINSIZE)(theta)
             if number == 1:
                 raise KeyError("this one")
             return total
         finally:
-            seen.append(("ends", int(number)))
+            print("ends", int(number))
 
     with pytest.raises(KeyError) as caught:
         dagad.vmap(fun)(THETAS[:3], np.arange(3))
     assert "dagad: member 1 of a `dagad.vmap`" in caught.value.__notes__
-    assert seen == [("begins", 0), ("begins", 1), ("begins", 2), ("ends", 0), ("ends", 1), ("ends", 2)]
+    assert capsys.readouterr().out.split() == "begins 0 begins 1 begins 2 ends 0 ends 1 ends 2".split()
 
 
 def test_an_interrupt_ends_members_where_they_next_stand() -> None:

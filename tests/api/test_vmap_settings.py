@@ -122,7 +122,7 @@ def test_monoids_of_the_same_fields_are_the_same() -> None:
 
 
 def test_a_monoid_or_a_policy_that_members_share_and_change_is_refused_by_name() -> None:
-    monoid, policy = Attribute(), Counted(0)
+    monoid, policy = with_n(Attribute(), 0), Counted(0)
 
     def of_sum(number: Any) -> Any:
         return total(sum=with_n(monoid, int(number)))

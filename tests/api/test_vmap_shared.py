@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -309,14 +310,202 @@ CHANGED: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize("what", CHANGED)
-def test_a_change_by_one_member_of_what_others_use_is_refused_by_name(what: str, scheduler: Any) -> None:
-    make, name = CHANGED[what]
+def test_members_that_change_what_others_use_run_one_by_one_as_in_a_loop(what: str, scheduler: Any) -> None:
+    make, _ = CHANGED[what]
     options = {"grainsize": 8, "scheduler": scheduler}
-    alone = [make(**options)(theta, number) for theta, number in zip(THETAS, NUMBERS, strict=True)]
-    assert all(np.isfinite(one).all() for one in alone)
+    numbers = NUMBERS + 1
+    program, again = make(**options), make(**options)
+    expected = [program(theta, number) for theta, number in zip(THETAS, numbers, strict=True)]
+    assert bits(list(dagad.vmap(again)(THETAS, numbers))) == bits(expected)
+
+
+@pytest.mark.parametrize("what", ["a global", "an array", "an argument", "a cotangent"])
+def test_a_change_of_what_a_member_before_waits_to_use_is_refused_by_name(what: str, scheduler: Any) -> None:
+    """The first member writes what is there already, and that nobody sees."""
+    global COUNT
+    COUNT = 0
+    make, name = CHANGED[what]
+    with pytest.raises(dagad.ClosureError, match=f"when member 0 called it: .*{name}.*. Another member"):
+        dagad.vmap(make(grainsize=8, scheduler=scheduler))(THETAS, NUMBERS)
+
+
+# What a member leaves for itself, and finds again after a reduction
+
+
+OfOne = Callable[[Any], Any]
+
+
+def total(theta: Any) -> Any:
+    return dagad.reduce_sum(lambda rows, t: anp.sum(anp.tanh(rows * t)), X, theta, grainsize=8, scheduler="sync")
+
+
+BUFFER = np.zeros(3)
+
+
+def in_a_global_array(theta: Any) -> Any:
+    BUFFER[:] = 2.0 * theta
+    return total(theta) + BUFFER.sum()
+
+
+def by_out(theta: Any) -> Any:
+    np.multiply(theta, 2.0, out=BUFFER)
+    return total(theta) * BUFFER.sum()
+
+
+def in_a_view_of_it(theta: Any) -> Any:
+    part = BUFFER[1:]
+    part *= 0.0
+    part += theta[1:]
+    return total(theta) * BUFFER.sum()
+
+
+def in_a_global(theta: Any) -> Any:
+    global LATEST
+    LATEST = theta
+    return total(theta) + LATEST.sum()
+
+
+LATEST = np.zeros(3)
+
+
+class Fit:
+    def __init__(self) -> None:
+        self.work, self.steps, self.by_key = np.zeros(3), list[Any](), dict[str, Any]()
+
+    def __call__(self, theta: Any) -> Any:
+        self.theta = 3.0 * theta
+        return total(theta) + self.theta.sum()
+
+    def by_array(self, theta: Any) -> Any:
+        np.copyto(self.work, theta)
+        return total(theta) + self.work.sum()
+
+    def by_list(self, theta: Any) -> Any:
+        self.steps.append(theta)
+        return total(theta) + self.steps[-1].sum()
+
+    def by_dict(self, theta: Any) -> Any:
+        self.by_key.update(theta=theta)
+        return total(theta) + self.by_key["theta"].sum()
+
+
+def by_a_nonlocal() -> OfOne:
+    latest: Any = None
+
+    def fun(theta: Any) -> Any:
+        nonlocal latest
+        latest = theta
+        return total(theta) + latest.sum()
+
+    return fun
+
+
+def by_a_helper() -> OfOne:
+    work = {"inner": [np.zeros(3)]}
+
+    def keep(theta: Any) -> None:
+        work["inner"][0][:] = theta
+
+    def fun(theta: Any) -> Any:
+        keep(theta)
+        return total(theta) + work["inner"][0].sum()
+
+    return functools.partial(fun)
+
+
+def by_random_numbers() -> OfOne:
+    rng = np.random.default_rng(0)
+    return lambda theta: rng.normal() + total(theta) * rng.normal()
+
+
+def by_an_iterator() -> OfOne:
+    numbers = iter(range(1, 100))
+    return lambda theta: next(numbers) * total(theta) + next(numbers)
+
+
+def between_two_reductions(theta: Any) -> Any:
+    first = total(theta)
+    BUFFER[:] = first
+    return total(2.0 * theta) + BUFFER.sum()
+
+
+LEFT: dict[str, Callable[[], OfOne]] = {
+    "a global array": lambda: in_a_global_array,
+    "a global array, by `out=`": lambda: by_out,
+    "a view of a global array": lambda: in_a_view_of_it,
+    "a global": lambda: in_a_global,
+    "an attribute": Fit,
+    "an array of an object": lambda: Fit().by_array,
+    "a list of an object": lambda: Fit().by_list,
+    "a dict of an object": lambda: Fit().by_dict,
+    "a variable of the function around it": by_a_nonlocal,
+    "an array that a helper writes into": by_a_helper,
+    "random numbers": by_random_numbers,
+    "an iterator": by_an_iterator,
+    "between two reductions": lambda: between_two_reductions,
+}
+
+
+@pytest.mark.parametrize("where", LEFT)
+def test_members_find_what_they_have_left_for_themselves(where: str) -> None:
+    program, again = LEFT[where](), dagad.vmap(LEFT[where]())
+    for step in range(3):  # what was there at first may be there no more
+        thetas = THETAS + step
+        expected = [program(theta) for theta in thetas]
+        assert bits(list(again(thetas))) == bits(expected)
+
+
+@pytest.mark.parametrize("transform", [dagad.grad, dagad.jacfwd, dagad.hessian])
+def test_members_find_it_under_derivatives_too(transform: Callable[..., Any]) -> None:
+    def fun(theta: Any) -> Any:
+        BUFFER[:] = BUFFER + 1.0
+        return total(theta * BUFFER) + anp.sum(BUFFER * theta) ** 2
+
+    BUFFER[:] = 0.0
+    expected = [transform(fun)(theta) for theta in THETAS]
+    BUFFER[:] = 0.0
+    assert bits(list(dagad.vmap(transform(fun))(THETAS))) == bits(expected)
+
+
+def test_a_log_makes_members_run_one_by_one_and_the_next_call_tries_again() -> None:
+    seen, is_logged = list[Any](), [True]
+
+    def fun(theta: Any) -> Any:
+        if is_logged[0]:
+            seen.append(theta)
+        return total(theta)
+
+    vmapped = dagad.vmap(fun)
+    expected = [total(theta) for theta in THETAS]
     for _ in range(2):
-        with pytest.raises(dagad.ClosureError, match=f"when member 0 called it: .*{name}.*. Another member"):
-            dagad.vmap(make(**options))(THETAS, NUMBERS)
+        assert bits(list(vmapped(THETAS))) == bits(expected)
+    assert len(seen) == 2 * len(THETAS)
+
+
+def test_a_member_that_changes_what_one_that_waits_has_read_has_that_one_refused() -> None:
+    """Which has written what was there already."""
+    best = np.zeros(3)
+
+    def fun(theta: Any, number: Any) -> Any:
+        best[:] = number
+        found = total(theta)
+        return found + best.sum()
+
+    with pytest.raises(dagad.ClosureError, match=r"while member 0 of `fun` waited.*run one by one"):
+        dagad.vmap(fun)(THETAS, NUMBERS)
+
+
+def test_members_that_return_one_buffer_have_their_own_numbers() -> None:
+    buffer = np.zeros(3)
+
+    def fun(theta: Any) -> Any:
+        np.multiply(theta, 2.0, out=buffer)
+        return {"whole": buffer, "part": [buffer[1:], buffer.T]}
+
+    found = dagad.vmap(fun)(THETAS)
+    assert bits(found["whole"]) == bits(2.0 * THETAS)
+    assert bits(found["part"][0]) == bits(2.0 * THETAS[:, 1:])
+    assert bits(found["part"][1]) == bits(2.0 * THETAS)
 
 
 @pytest.mark.parametrize("what", sorted(CHANGED.keys() - {"a global"}))
@@ -386,11 +575,14 @@ def test_names_that_combine_uses_are_looked_at_too(scheduler: Any) -> None:
         return one + weights[0] * other
 
     def fun(theta: Any, number: Any) -> Any:
-        weights[0] = float(number)
+        if number:
+            weights[0] = float(number)
         return dagad.map_reduce(lambda rows, t: anp.sum(rows * t), combine, X, theta, grainsize=11, scheduler=scheduler)
 
-    with pytest.raises(dagad.ClosureError, match=r"what `combine` is given or uses.*`weights`.*run one by one"):
+    with pytest.raises(dagad.ClosureError, match=r"while member 0 of `fun` waited.*run one by one"):
         dagad.vmap(fun)(THETAS, NUMBERS)
+    expected = [fun(theta, number) for theta, number in zip(THETAS, NUMBERS + 2, strict=True)]
+    assert bits(list(dagad.vmap(fun)(THETAS, NUMBERS + 2))) == bits(expected)
 
 
 def test_cotangents_of_maps_are_looked_at_in_members_of_members() -> None:

@@ -51,7 +51,7 @@ def test_members_of_a_loop_run_in_the_threads_of_the_call_before_and_these_end_w
 
     for _ in range(3):
         acts = [functools.partial(fun, theta) for theta in THETAS]
-        assert Meeting(acts, threads).run() == [2.0 * loss(theta) for theta in THETAS]
+        assert Meeting(loss, acts, threads).run() == [2.0 * loss(theta) for theta in THETAS]
     assert len(set(seen)) < len(seen) == 3 * len(THETAS)
     until(lambda: not running())
 
@@ -148,7 +148,7 @@ def test_an_interrupt_at_any_step_of_beginning_a_member_ends_the_call(
     threads, acts = MemberThreads(), [functools.partial(loss, theta) for theta in THETAS]
     for _ in range(n_calls):
         threads.begin_call()
-        expected = Meeting(acts, threads).run()
+        expected = Meeting(loss, acts, threads).run()
 
     def interrupted(*args: Any) -> None:
         step(*args)
@@ -156,9 +156,9 @@ def test_an_interrupt_at_any_step_of_beginning_a_member_ends_the_call(
 
     monkeypatch.setattr(MemberThread, "begin", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        in_background(Meeting(acts, threads).run).result(PATIENCE)
+        in_background(Meeting(loss, acts, threads).run).result(PATIENCE)
     monkeypatch.setattr(MemberThread, "begin", STOCK)
-    assert Meeting(acts, threads).run() == expected
+    assert Meeting(loss, acts, threads).run() == expected
     until(lambda: not running())
 
 

@@ -1,0 +1,129 @@
+"""What a program of the user's can reach, as it is now, and whether it may change that, as its bytecode says.
+
+A function that runs between others of its kind may leave something for itself where they reach it too: in an array, an
+attribute, a dict, a variable of the function around it, a random generator. What is looked into is what the table of
+`kinds` says, held or reached by name; not what libraries hold.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from dagad._types import Array
+from dagad._values.canonical import is_frozen
+from dagad._values.homes import is_closed, is_installed, root_of
+from dagad._values.kinds import FUNCTION, HOMES, INSTANCE, kind_of
+from dagad._values.names import Scopes, changes_others, names_of
+
+_FIXED = frozenset({type(None), bool, int, float, complex, str, bytes, range, slice})
+_GENERATORS: tuple[type, ...] = (np.random.Generator, np.random.RandomState, random.Random)
+LOOKED_INTO = 1_000  # entries of one container
+BLOCK = 2**20  # bytes that are laid out at a time
+
+
+class Reachable:
+    """What a program can reach, as it is now: one that is like an earlier one of the same program has not changed.
+
+    Examples
+    --------
+    >>> seen = []
+    >>> before = Reachable(seen.append)
+    >>> seen.append(1.0)
+    >>> now = Reachable(seen.append)
+    >>> now.is_like(before), now.only_adds_to(before), before.may_change
+    (False, True, False)
+    """
+
+    __slots__ = ("_kept", "_scopes", "_states", "may_change")
+
+    def __init__(self, fun: object) -> None:
+        self.may_change = False
+        self._kept = list[Any]()  # or another object might come to stand at the same address
+        self._states, self._scopes = dict[Any, tuple[object, tuple[int, ...]]](), Scopes(_all_of_a_class)
+        rest = [fun]
+        while rest:
+            part = rest.pop()
+            if type(part) not in _FIXED and id(part) not in self._states:
+                numbers, inner = self._look(part)
+                self._note(id(part), numbers, inner)
+                self._kept.append(part)
+                rest += inner[:LOOKED_INTO]
+            if not rest:
+                rest = [each for _, _, each in self._scopes.fresh()]
+                self._note(("by name", len(self._states)), None, rest)
+
+    def _note(self, key: object, numbers: object, inner: list[Any]) -> None:
+        self._states[key] = numbers, tuple(map(id, inner))
+        self._kept.append(inner)
+
+    def is_like(self, other: Reachable) -> bool:
+        """Return whether this has the same parts as another one, and the same numbers in them."""
+        return self._states == other._states
+
+    def only_adds_to(self, other: Reachable) -> bool:
+        """Return whether all that another one has is here as it is there: a list, say, may have become longer."""
+        for key, (numbers, inner) in other._states.items():
+            state = self._states.get(key)
+            if state is None or state[0] != numbers or not set(inner) <= set(state[1]):
+                return False
+        return True
+
+    def _look(self, part: Any) -> tuple[object, list[Any]]:
+        """Return what numbers are in a part, and what it holds; note what leads on by name."""
+        kind = kind_of(type(part))
+        if kind in HOMES:
+            if not is_installed(part.__name__ if isinstance(part, ModuleType) else part.__module__):
+                self._scopes.enter(part)
+            return None, []
+        if isinstance(part, _GENERATORS) or hasattr(type(part), "__next__"):
+            self.may_change = True
+            return _position_of(part), []
+        if kind is INSTANCE and is_closed(root_of(type(part))):
+            return None, []
+        inner = list(kind.parts(part))
+        if isinstance(part, np.ndarray) and not part.dtype.hasobject:
+            return None if is_frozen(part) else checksum(part.view(np.ndarray)), inner
+        if kind is FUNCTION:
+            inner += self._named_by(part)
+        elif kind is INSTANCE:
+            inner.append(type(part))
+        return None, inner
+
+    def _named_by(self, fun: FunctionType) -> list[Any]:
+        """Return what a function of the user's reaches by name."""
+        if is_installed(fun.__module__):
+            return []
+        self.may_change = self.may_change or changes_others(fun.__code__)
+        used = names_of(fun.__code__)
+        self._scopes.meet(used)
+        return [each for _, each in FUNCTION.named(fun, used)]
+
+
+def _all_of_a_class(*_: object) -> bool:
+    return True
+
+
+def _position_of(generator: Any) -> object:
+    """Return where a generator of random numbers stands; of other ones nothing says so, and nothing is like it."""
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return repr(generator.get_state())
+    return repr(generator.getstate()) if isinstance(generator, random.Random) else object()
+
+
+def checksum(array: Array) -> int:
+    """Return a sum over all bits of an array, and of where they stand."""
+    if not array.ndim or not array.nbytes:
+        return zlib.crc32(array.tobytes())
+    if array.flags.c_contiguous:
+        return zlib.crc32(array.reshape(-1).view(np.uint8).data)
+    found, step = 0, max(BLOCK * len(array) // array.nbytes, 1)
+    for start in range(0, len(array), step):
+        found = zlib.crc32(array[start : start + step].tobytes(), found)
+    return found
