@@ -31,7 +31,10 @@ _KEYWORDS = {
     **dict.fromkeys(("n_jobs", "n_workers", "num_workers", "workers", "threads", "processes"), f"{_WHERE} {_MANY}"),
     **dict.fromkeys(("client", "cluster", "executor", "pool", "backend", "get"), _WHERE),
 }
-_READ_ONLY = "arguments and rows are read-only in a function: work on a copy, `x = x.copy()`, or write `x = x + y`."
+_READ_ONLY = (
+    "arguments, rows and arrays in closures are read-only in a function: work on a copy, `x = x.copy()`, "
+    "write `x = x + y`, or make the array inside."
+)
 _OF_TENSORS = _READ_ONLY.replace("x.copy()", "x.clone()")
 NOT_TORCHS = (
     "numpy, or something else that is not torch's, was given a tensor that torch follows: write it with `torch`, or "
