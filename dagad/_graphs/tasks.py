@@ -25,7 +25,7 @@ from dagad._tracing.patches import patches
 from dagad._tracing.tape import pull, record, refuse_boxes
 from dagad._types import AnyTask, Cotangent, Cotangents, Function, Value
 from dagad._values import pytree
-from dagad._values.canonical import canonical
+from dagad._values.canonical import as_given, canonical
 from dagad._values.partition import Partition
 from dagad._values.shipping import Portable, opened
 from dagad._words import name_of
@@ -359,8 +359,7 @@ def _shown(value: Value) -> Any:
     if type(value) is np.ndarray:
         value = canonical(value)
         if value.flags.writeable:
-            value = value.view()
-            value.flags.writeable = False
+            value = as_given(value)
     elif type(value) not in _BARE and not pytree.is_traced(value):
         leaves, treedef = pytree.flatten(value)
         if not treedef.is_leaf():

@@ -14,7 +14,7 @@ from dagad._sources.plan import Chunk
 from dagad._sources.rows import GAP, Constant, Piece
 from dagad._types import Array, Leaf
 from dagad._values import pytree
-from dagad._values.canonical import canonical
+from dagad._values.canonical import as_given, canonical
 
 
 @dataclass(slots=True)
@@ -69,7 +69,4 @@ def _read_only(array: Array) -> Any:
     """Return a view that can't be written to; its rows are laid out chunk by chunk, in `cut`."""
     if isinstance(array, np.memmap):  # what is read from a file is an array like any other
         array = array.view(np.ndarray)
-    if isinstance(array, np.ndarray):
-        array = canonical(array).view()
-        array.flags.writeable = False
-    return array
+    return as_given(canonical(array)) if isinstance(array, np.ndarray) else array

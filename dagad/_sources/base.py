@@ -15,6 +15,7 @@ import numpy as np
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import Piece
 from dagad._types import Array, Leaf
+from dagad._values.canonical import as_given
 from dagad_scheduler.private import GraphNode
 
 Key = Any
@@ -164,7 +165,7 @@ def cut(array: Array, rows: slice) -> Any:
             part = np.ascontiguousarray(part)
             flags = part.flags
         if flags.writeable:
-            flags.writeable = False
+            part = as_given(part)
     return part
 
 

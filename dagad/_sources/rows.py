@@ -13,7 +13,7 @@ from autograd.extend import defjvp, defvjp, primitive
 from dagad._errors import NotDifferentiableError, PlanError, StructureError
 from dagad._types import AnyRows, Array, Cotangent, Leaf, Tree, Value
 from dagad._values import pytree
-from dagad._values.canonical import all_read_only, snapshot, snapshots
+from dagad._values.canonical import all_read_only, as_given, snapshot, snapshots
 from dagad._values.partition import Partition
 from dagad._values.pytree import nbytes_of
 from dagad._values.shipping import PortableResult, opened
@@ -364,9 +364,7 @@ def row_by_row(leaf: Leaf) -> Any:
         return leaf
     if pytree.is_traced(leaf):
         return _contiguous()(leaf)
-    leaf = np.ascontiguousarray(leaf)
-    leaf.flags.writeable = False
-    return leaf
+    return as_given(np.ascontiguousarray(leaf))
 
 
 @functools.cache  # made when first needed: to import dagad adds nothing to autograd's tables

@@ -14,7 +14,7 @@ from dagad._sources.labels import CATEGORIES, DATES, DECIMALS, MISSING, OBJECTS,
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Constant, Piece
 from dagad._types import DType, Leaf
-from dagad._values.canonical import canonical, library_of, snapshot
+from dagad._values.canonical import as_given, canonical, library_of, snapshot
 
 
 class Table(Source, Mapping[str, Any]):
@@ -37,9 +37,7 @@ class Table(Source, Mapping[str, Any]):
         if name not in self._read:
             if name not in self._columns:
                 raise KeyError(f"The table has no column {name!r}; it has {', '.join(map(repr, self._columns))}.")
-            column = cut(self._columns[name], self._rows)
-            column.flags.writeable = False
-            self._read[name] = column
+            self._read[name] = as_given(cut(self._columns[name], self._rows))
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -155,9 +153,7 @@ class Frame(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._read:
-            column = canonical(_array_of(self._frame.get_column(name), name)).view()
-            column.flags.writeable = False
-            self._read[name] = column
+            self._read[name] = as_given(canonical(_array_of(self._frame.get_column(name), name)))
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:

@@ -27,6 +27,7 @@ from dagad._tracing import refusals
 from dagad._tracing.private import isbox, numpy_wrapper, trace_primitives_map
 from dagad._tracing.writing import is_written_meanwhile
 from dagad._types import Argnums, Args, Array, Function, Kwargs
+from dagad._values.canonical import is_written_elsewhere
 
 _PLAIN = frozenset({float, int, bool, complex, str, bytes, type(None), slice, type, np.float64, type(...)})
 TINY, SMALL = 1 << 8, 1 << 16  # bytes: a copy takes no longer than to look for one; than many an operation
@@ -41,12 +42,11 @@ Held = tuple[Any, Callable[[Any], Any] | None]  # an array, and what puts a look
 
 
 def may_change(given: Array) -> bool:
-    """Return whether an array may be written into: itself, or as a view that numpy has made read-only, its base."""
+    """Return whether an array may be written into: itself, or the one that it is a view of, if that can't."""
     flags: int = given.flags.num
     if flags & _WRITEABLE:
         return True
-    # Rows of a chunk are read-only too, and as their data are, contiguous.
-    return bool(given.base is not None and not flags & _CONTIGUOUS and given.nbytes <= SMALL)
+    return given.base is not None and is_written_elsewhere(given)
 
 
 def held(given: Array) -> Held:

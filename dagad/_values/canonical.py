@@ -45,14 +45,29 @@ def contiguous(leaf: Leaf) -> Any:
     return leaf
 
 
+class Given(np.ndarray):
+    """What functions are given is a view of this: nobody is to write into its memory while they run.
+
+    Any other view that can't be written to may be one of an array that can.
+    """
+
+    __slots__ = ()
+
+
+def as_given(array: Array) -> Any:
+    """Return a view that can't be written to, as functions are given it. It is told by what it is a view of."""
+    is_plain = type(array) is np.ndarray  # others hold more than numbers
+    # Twice: numpy leaves one out whose own base is a plain array.
+    array = array.view(Given).view(Given) if is_plain else array.view()
+    array.flags.writeable = False
+    return array.view(np.ndarray) if is_plain else array
+
+
 def read_only(leaf: Leaf) -> Any:
     """Return a contiguous view that can't be written to: what spoils its data would be wrong when run again."""
     if type(leaf) is np.memmap:
         leaf = leaf.view(np.ndarray)
-    if type(leaf) is np.ndarray:
-        leaf = contiguous(leaf).view()
-        leaf.flags.writeable = False
-    return leaf
+    return as_given(contiguous(leaf)) if type(leaf) is np.ndarray else leaf
 
 
 def all_read_only(tree: Tree) -> Any:
@@ -103,6 +118,16 @@ def is_frozen(array: Array) -> bool:
             return memory.readonly
     except TypeError:
         return False
+
+
+def is_written_elsewhere(array: Array) -> bool:
+    """Return whether an array that can't be written to is a view of one that can: not of what a function is given."""
+    base = array.base
+    while type(base) is np.ndarray:
+        if base.flags.writeable:
+            return True
+        base = base.base
+    return base is not None and type(base) is not Given and not is_frozen(array)
 
 
 def is_future(leaf: Leaf) -> bool:
