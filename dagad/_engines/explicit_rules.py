@@ -22,6 +22,7 @@ from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._types import Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
+from dagad._values.canonical import as_given
 from dagad._values.reading import TURNS, Reading
 from dagad._values.work_arrays import IN_A_CALL, is_own
 from dagad._words import described
@@ -134,11 +135,7 @@ def _are_same(one: Leaf, other: Leaf) -> bool:
 
 def read_only_view(leaf: Leaf) -> Any:
     """Return what can't be written to, for an argument or a cotangent: other chunks have it too, and the caller."""
-    if type(leaf) is not np.ndarray:
-        return leaf
-    seen = leaf.view()
-    seen.flags.writeable = False
-    return seen
+    return as_given(leaf) if type(leaf) is np.ndarray else leaf
 
 
 def _plain(leaf: Leaf) -> Any:

@@ -1,25 +1,31 @@
 """What a function reads when it is called, and whether it may read something else by now.
 
 A pullback that a function brings along may run after that function was called again, which has filled what it reads:
-a work array, an attribute, a dict.
+a work array, an attribute, an entry of a dict, whatever holds it.
 
 State: `TURNS`, for each thread how often functions were called whose pullbacks may read what the next call fills.
 """
 
 from __future__ import annotations
 
-import contextlib
+import array
 import operator
 import threading
+from collections.abc import Mapping
 from functools import partial
 from sys import getrefcount
-from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 
-from dagad._values.homes import is_closed
+from dagad._types import Array
+from dagad._values.canonical import is_written_elsewhere, library_of
+from dagad._values.contents import attributes_of
+from dagad._values.homes import is_closed, is_installed, root_of
+from dagad._values.kinds import INSTANCE, kind_of
 from dagad._values.names import globals_of, names_in
+from dagad._values.reachable import checksum
 from dagad._values.work_arrays import IN_A_CALL, is_own
 
 
@@ -38,10 +44,10 @@ class Turns(threading.local):
 
 
 TURNS = Turns()
-DEEPEST = 4  # functions in variables of functions, and so on
-LONGEST = 100  # entries of a dict or a list
+SMALL = 1 << 16  # bytes whose sum is compared; of more, the function rather runs again
+LOOKED_INTO, MOST = 100, 2_000  # entries of a container; parts in all
+_BYTES: Any = (bytearray, memoryview, array.array)
 _CALLED: Any = FunctionType | partial | MethodType
-_NUMERIC: Any = np.ndarray | dict | list | float | complex | np.inexact
 _NUMBERS = frozenset({float, int, bool, str, np.float64, type(None)})
 _FIXED = (
     int,
@@ -53,47 +59,42 @@ _FIXED = (
     type(None),
     np.generic,
     np.dtype,
-    type,
-    ModuleType,
-    BuiltinFunctionType,
+    np.ufunc,
 )
+_HOLDERS = frozenset({"_thread", "queue", "collections", "types", "scipy"})  # whose objects are all attributes
 
 
 class Reading:
-    """What a function reads beside its arguments, as it is now: variables, attributes, entries of dicts and lists.
+    """What a function reads beside its arguments, as it is now: variables, attributes, entries, numbers in arrays.
 
-    Whether something was bound to another object since is told exactly; in dicts and lists, where programs keep counts
-    and texts too, of numbers that are no whole ones. Into arrays that others hold too, and that are not read-only,
-    somebody may have written.
+    Of an object these are the attributes whose names the function mentions, and those that it does not bind itself: a
+    count of its calls is none. Arrays that nobody else holds, and read-only ones, are what they were.
     """
 
-    __slots__ = ("_fun", "_has_variables_only", "_parts", "is_lent")
+    __slots__ = ("_fun", "_has_variables_only", "_parts", "_picture")
 
     def __init__(self, fun: object) -> None:
         self._fun = fun
         variables = _variables_of(fun)
-        self._has_variables_only = variables is not None
-        self._parts, self.is_lent = _read_by(fun) if variables is None else (variables, False)
+        self._has_variables_only, self._parts = variables is not None, variables or []
+        self._picture = None if self._has_variables_only else _Picture(fun, None)
 
     def may_differ(self) -> bool:
         """Return whether the function may read something else by now."""
-        if self.is_lent:
-            return True
         fun: Any = self._fun
-        if self._has_variables_only:
-            parts = [cell.cell_contents for cell in fun.__closure__ or ()]
-        else:
-            parts = _read_by(fun)[0]
+        if self._picture is not None:
+            return self._picture.is_lent or _Picture(fun, self._picture).states != self._picture.states
+        parts = [cell.cell_contents for cell in fun.__closure__ or ()]
         return len(parts) != len(self._parts) or not all(map(operator.is_, parts, self._parts))
 
 
 def _variables_of(fun: object) -> list[Any] | None:
     """Return what a function reads that has numbers and arrays of its own around it, as most do; None for any other."""
-    if type(fun) is not FunctionType or fun.__defaults__:
+    if type(fun) is not FunctionType or fun.__defaults__ or fun.__dict__ or fun.__kwdefaults__:
         return None
     scope = fun.__globals__
     for name in globals_of(fun.__code__):
-        if name in scope and not isinstance(scope[name], _FIXED):
+        if name in scope and not _is_fixed(scope[name]):
             return None
     found = list[Any]()
     for cell in fun.__closure__ or ():
@@ -103,7 +104,10 @@ def _variables_of(fun: object) -> list[Any] | None:
             return None
         kind = type(held)
         if kind is np.ndarray:
-            if held.flags.writeable and (getrefcount(cell) > IN_A_CALL or getrefcount(held) > IN_A_CALL):
+            if held.flags.writeable:
+                if getrefcount(cell) > IN_A_CALL or getrefcount(held) > IN_A_CALL:
+                    return None
+            elif held.base is not None and is_written_elsewhere(held):
                 return None
         elif kind not in _NUMBERS:
             return None
@@ -111,89 +115,123 @@ def _variables_of(fun: object) -> list[Any] | None:
     return found
 
 
-def _read_by(fun: object) -> tuple[list[Any], bool]:
-    """Return what a function reads, and whether others may write into an array among it.
+def _is_fixed(part: object) -> bool:
+    """Return whether something is what it always is: a number, a module or a class of others, a function in C."""
+    if isinstance(part, type):
+        return is_installed(part.__module__)
+    if isinstance(part, BuiltinFunctionType):
+        return isinstance(part.__self__, ModuleType | type | None)
+    return isinstance(part, _FIXED) or (isinstance(part, ModuleType) and is_installed(part.__name__))
 
-    Of an object these are the attributes whose names the function mentions, and those that it does not bind itself.
+
+class _Picture:
+    """What a function reads, by the `id` of what holds it, and sums of numbers into which others may write.
+
+    `before` is an earlier one of the same function: it knows into which arrays others could write then.
     """
-    found, objects, names = list[Any](), list[tuple[Any, int]](), _Names(set(), set())
-    is_lent = False
-    functions: list[tuple[Any, int]] = [(fun, 0)]
-    while functions or objects:
-        part, depth = (functions or objects).pop()
-        inner = list[Any]()
+
+    __slots__ = ("_before", "_bound", "_kept", "_own", "_read", "is_lent", "states")
+
+    def __init__(self, fun: object, before: _Picture | None) -> None:
+        self.states, self.is_lent, self._before = dict[int, tuple[int | None, tuple[int, ...]]](), False, before
+        self._kept = list[Any]()  # or another object might come to stand at the same address
+        self._read, self._bound, self._own = set[str](), set[str](), set[int]()
+        functions, others = [fun], list[Any]()
+        while functions or others:
+            part = (functions or others).pop()  # functions first: they say which attributes are read
+            if id(part) in self.states or _is_fixed(part):
+                continue
+            numbers, inner = self._look(part)
+            self.states[id(part)] = numbers, tuple(map(id, inner))
+            self._kept += part, inner
+            for each in inner[:LOOKED_INTO]:
+                (functions if isinstance(each, _CALLED) else others).append(each)
+            if len(self.states) > MOST:
+                self.is_lent = True
+                return
+
+    def _look(self, part: Any) -> tuple[int | None, list[Any]]:
+        """Return a sum of the numbers that others may write in a part, and what it holds that may be read."""
         if isinstance(part, FunctionType):
-            names.add(part.__code__)
-            for cell in part.__closure__ or ():
-                try:
-                    held = cell.cell_contents
-                except ValueError:  # a variable without a value
-                    continue
-                inner.append(held)
-                # Functions that share a variable, as what is around them does, hold the same thing.
-                is_lent = is_lent or _is_lent(held, 0 if getrefcount(cell) > IN_A_CALL else _IN_A_CELL)
-            scope = part.__globals__
-            others = [scope[name] for name in globals_of(part.__code__) if name in scope]
-            others += part.__defaults__ or ()
-        else:
-            others = _parts_of(part, names)
-        inner += others
-        is_lent = is_lent or any(_is_lent(each, 0) for each in others)
-        found += [each for each in inner if not isinstance(each, dict | list)]
-        for each in inner if depth < DEEPEST and not is_lent else ():
-            if _is_read_through(each):
-                (functions if isinstance(each, _CALLED) else objects).append((each, depth + 1))
-    return found, is_lent
+            return None, self._of_function(part)
+        if isinstance(part, ModuleType | type):
+            return None, self._by_name(vars(part))
+        if isinstance(part, np.ndarray) and part.dtype != object:
+            return self._sum_of(part, id(part)), []
+        if isinstance(part, _BYTES):
+            return (self._sum_of(np.frombuffer(part, np.uint8), id(part)) if len(part) else 0), []
+        kind = kind_of(type(part))
+        if kind is INSTANCE:
+            return None, self._of_object(part)
+        self.is_lent = self.is_lent or hasattr(type(part), "__next__")  # where it stands can't be seen
+        return None, list(kind.parts(part))
 
+    def _sum_of(self, array: Array, key: int) -> int | None:
+        before = None if self._before is None else self._before.states.get(key)
+        is_lent = (key not in self._own and _is_lent(array, 0)) if before is None else before[0] is not None
+        if not is_lent:
+            return None
+        if array.nbytes > SMALL:
+            self.is_lent = True
+            return 0
+        return checksum(array.view(np.ndarray))
 
-class _Names(NamedTuple):
-    """The names that functions mention, and those of attributes that they bind."""
+    def _of_function(self, fun: FunctionType) -> list[Any]:
+        if is_closed(str(fun.__module__).partition(".")[0]):
+            return []
+        self._add(fun.__code__)
+        found = list[Any]()
+        for cell in fun.__closure__ or ():
+            try:
+                held = cell.cell_contents
+            except ValueError:  # a variable without a value
+                continue
+            found.append(held)
+            # Functions that share a variable, as what is around them does, hold the same thing.
+            if type(held) is np.ndarray and not _is_lent(held, 0 if getrefcount(cell) > IN_A_CALL else _IN_A_CELL):
+                self._own.add(id(held))
+        for more in (fun.__defaults__, (fun.__kwdefaults__ or {}).values(), vars(fun).values()):
+            found += more or ()
+        scope = fun.__globals__
+        return found + [scope[name] for name in globals_of(fun.__code__) if name in scope]
 
-    read: set[str]
-    bound: set[str]
-
-    def add(self, code: CodeType) -> None:
-        read, bound = names_in(code)
-        self.read.update(read)
-        self.bound.update(bound)
-
-    def add_methods(self, kind: type[Any]) -> None:
-        """Add those of the methods of a class that are mentioned."""
-        for name in list(self.read):
-            method = getattr(kind, name, None)
+    def _of_object(self, part: Any) -> list[Any]:
+        cls, root = type(part), root_of(type(part))
+        if library_of(part) is not None:
+            self.is_lent = True
+            return []
+        if isinstance(part, threading.local):
+            return list(part.__dict__.values())  # of this thread
+        if root in _HOLDERS:
+            return list(attributes_of(part)[1])
+        if is_closed(root):
+            return []
+        for name in list(self._read):
+            method = getattr(cls, name, None)
+            method = getattr(method, "fget", method)
             if isinstance(method, FunctionType):
-                self.add(method.__code__)
+                self._add(method.__code__)
+        return [*self._by_name(dict(zip(*_named(part), strict=True))), cls]
+
+    def _add(self, code: CodeType) -> None:
+        read, bound = names_in(code)
+        self._read.update(read)
+        self._bound.update(bound)
+
+    def _by_name(self, members: Mapping[str, Any]) -> list[Any]:
+        return [each for name, each in list(members.items()) if name in self._read and name not in self._bound]
 
 
-def _parts_of(part: object, names: _Names) -> list[Any]:
-    """Return what a function may read of something: numbers of containers, and attributes."""
-    if isinstance(part, dict | list):
-        values = list(part.values() if isinstance(part, dict) else part)[:LONGEST]
-        return [each for each in values if isinstance(each, _NUMERIC)]
-    if isinstance(part, partial):
-        return [part.func, *part.args, *part.keywords.values()]
-    if isinstance(part, MethodType):
-        return [part.__func__, part.__self__]
-    names.add_methods(type(part))
-    return [each for name, each in _attributes(part).items() if name in names.read and name not in names.bound]
+def _named(part: object) -> tuple[list[str], list[Any]]:
+    keys, values = attributes_of(part)
+    return [key if isinstance(key, str) else key[1] for key in keys], values
 
 
-def _attributes(part: object) -> dict[str, Any]:
-    """Return the attributes of an object, those in slots too, and what its class has for all objects to fill."""
-    found = dict[str, Any]()
-    for cls in reversed(type(part).__mro__):
-        for name, value in vars(cls).items():
-            if isinstance(value, MemberDescriptorType):
-                with contextlib.suppress(AttributeError):  # without a value
-                    found[name] = value.__get__(part)
-            elif isinstance(value, _NUMERIC):
-                found[name] = value
-    return found | getattr(part, "__dict__", {})
-
-
-def _is_lent(part: object, alone: int) -> bool:
+def _is_lent(part: Array, alone: int) -> bool:
     """Return whether others may write into an array that a function reads: not into what it holds alone, so often."""
-    return type(part) is np.ndarray and part.flags.writeable and (getrefcount(part) > alone or not is_own(part))
+    if not part.flags.writeable:
+        return part.base is not None and is_written_elsewhere(part)
+    return getrefcount(part) > alone or not is_own(part)
 
 
 def _holders_in_a_cell() -> int:
@@ -216,13 +254,3 @@ def _holders_in_a_cell() -> int:
 
 
 _IN_A_CELL = _holders_in_a_cell()
-
-
-def _is_read_through(part: object) -> bool:
-    if isinstance(part, _FIXED) or isinstance(part, np.ndarray):
-        return False
-    if isinstance(part, dict | list):
-        return True
-    if isinstance(part, _CALLED):
-        return not is_closed(str(getattr(part, "__module__", "")).partition(".")[0])
-    return not is_closed(type(part).__module__.partition(".")[0])
