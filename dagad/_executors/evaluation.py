@@ -352,7 +352,7 @@ class Evaluation(metaclass=Listing):
         Returns
         -------
         object
-            The gradient, of the structure of the argument.
+            The gradient, of the structure of the argument: the same object at each call, so copy what you write into.
 
         Raises
         ------
