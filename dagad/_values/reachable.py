@@ -22,7 +22,7 @@ from dagad._values.names import Scopes, changes_others, names_of
 
 _FIXED = frozenset({type(None), bool, int, float, complex, str, bytes, range, slice})
 _GENERATORS: tuple[type, ...] = (np.random.Generator, np.random.RandomState, random.Random)
-LOOKED_INTO = 1_000  # entries of one container
+LOOKED_INTO, MOST = 1_000, 20_000  # entries of one container, and parts in all, that are looked into
 BLOCK = 2**20  # bytes that are laid out at a time
 
 
@@ -46,7 +46,7 @@ class Reachable:
         self._kept = list[Any]()  # or another object might come to stand at the same address
         self._states, self._scopes = dict[Any, tuple[object, tuple[int, ...]]](), Scopes(_all_of_a_class)
         rest = [fun]
-        while rest:
+        while rest and len(self._states) < MOST:
             part = rest.pop()
             if type(part) not in _FIXED and id(part) not in self._states:
                 numbers, inner = self._look(part)

@@ -47,20 +47,10 @@ TURNS = Turns()
 SMALL = 1 << 16  # bytes whose sum is compared; of more, the function rather runs again
 LOOKED_INTO, MOST = 100, 2_000  # entries of a container; parts in all
 _BYTES: Any = (bytearray, memoryview, array.array)
-_CALLED: Any = FunctionType | partial | MethodType
+_CALLED: Any = (FunctionType, partial, MethodType)
+_HOMES: Any = (ModuleType, type)
 _NUMBERS = frozenset({float, int, bool, str, np.float64, type(None)})
-_FIXED = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    bool,
-    type(None),
-    np.generic,
-    np.dtype,
-    np.ufunc,
-)
+_FIXED: Any = (int, float, complex, str, bytes, np.generic, np.dtype, np.ufunc, type(np.sum))
 _HOLDERS = frozenset({"_thread", "queue", "collections", "types", "scipy"})  # whose objects are all attributes
 
 
@@ -71,57 +61,67 @@ class Reading:
     count of its calls is none. Arrays that nobody else holds, and read-only ones, are what they were.
     """
 
-    __slots__ = ("_fun", "_has_variables_only", "_parts", "_picture")
+    __slots__ = ("_fun", "_parts", "_picture")
 
     def __init__(self, fun: object) -> None:
-        self._fun = fun
-        variables = _variables_of(fun)
-        self._has_variables_only, self._parts = variables is not None, variables or []
-        self._picture = None if self._has_variables_only else _Picture(fun, None)
+        self._fun, self._parts, self._picture = fun, list[Any](), None
+        if not _has_variables_only(fun, self._parts):  # as most do
+            self._picture = _Picture(fun, None)
 
     def may_differ(self) -> bool:
         """Return whether the function may read something else by now."""
-        fun: Any = self._fun
         if self._picture is not None:
-            return self._picture.is_lent or _Picture(fun, self._picture).states != self._picture.states
-        parts = [cell.cell_contents for cell in fun.__closure__ or ()]
-        return len(parts) != len(self._parts) or not all(map(operator.is_, parts, self._parts))
+            return self._picture.is_lent or _Picture(self._fun, self._picture).states != self._picture.states
+        parts = list[Any]()
+        is_alike = _has_variables_only(self._fun, parts, again=True) and len(parts) == len(self._parts)
+        return not is_alike or not all(map(operator.is_, parts, self._parts))
 
 
-def _variables_of(fun: object) -> list[Any] | None:
-    """Return what a function reads that has numbers and arrays of its own around it, as most do; None for any other."""
-    if type(fun) is not FunctionType or fun.__defaults__ or fun.__dict__ or fun.__kwdefaults__:
-        return None
+def _has_variables_only(fun: object, found: list[Any], *, again: bool = False) -> bool:
+    """Return whether a function reads numbers, and arrays of its own, that variables have around it; and find them.
+
+    Helpers count as variables, and so do those of helpers. What was looked at before may have more holders by now.
+    """
+    if type(fun) is not FunctionType or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__:
+        return False
     scope = fun.__globals__
     for name in globals_of(fun.__code__):
-        if name in scope and not _is_fixed(scope[name]):
-            return None
-    found = list[Any]()
+        each = scope.get(name)
+        if type(each) in _NUMBERS:
+            found.append(each)
+        elif type(each) is FunctionType:
+            if not any(each is one for one in found):
+                found.append(each)
+                if not _has_variables_only(each, found, again=again):
+                    return False
+        elif not _is_fixed(each):
+            return False
     for cell in fun.__closure__ or ():
         try:
             held = cell.cell_contents
         except ValueError:
-            return None
-        kind = type(held)
-        if kind is np.ndarray:
-            if held.flags.writeable:
+            return False
+        if type(held) is np.ndarray:
+            if not again and held.flags.writeable:
                 if getrefcount(cell) > IN_A_CALL or getrefcount(held) > IN_A_CALL:
-                    return None
-            elif held.base is not None and is_written_elsewhere(held):
-                return None
-        elif kind not in _NUMBERS:
-            return None
+                    return False
+            elif not again and held.base is not None and is_written_elsewhere(held):
+                return False
+        elif type(held) not in _NUMBERS:
+            return False
         found.append(held)
-    return found
+    return True
 
 
 def _is_fixed(part: object) -> bool:
     """Return whether something is what it always is: a number, a module or a class of others, a function in C."""
+    if type(part) in _NUMBERS or isinstance(part, _FIXED):
+        return True
+    if isinstance(part, ModuleType):
+        return is_installed(part.__name__)
     if isinstance(part, type):
         return is_installed(part.__module__)
-    if isinstance(part, BuiltinFunctionType):
-        return isinstance(part.__self__, ModuleType | type | None)
-    return isinstance(part, _FIXED) or (isinstance(part, ModuleType) and is_installed(part.__name__))
+    return isinstance(part, BuiltinFunctionType) and (part.__self__ is None or isinstance(part.__self__, _HOMES))
 
 
 class _Picture:
@@ -152,12 +152,12 @@ class _Picture:
 
     def _look(self, part: Any) -> tuple[int | None, list[Any]]:
         """Return a sum of the numbers that others may write in a part, and what it holds that may be read."""
+        if isinstance(part, np.ndarray) and not part.dtype.hasobject:
+            return self._sum_of(part, id(part)), []
         if isinstance(part, FunctionType):
             return None, self._of_function(part)
-        if isinstance(part, ModuleType | type):
+        if isinstance(part, _HOMES):
             return None, self._by_name(vars(part))
-        if isinstance(part, np.ndarray) and part.dtype != object:
-            return self._sum_of(part, id(part)), []
         if isinstance(part, _BYTES):
             return (self._sum_of(np.frombuffer(part, np.uint8), id(part)) if len(part) else 0), []
         kind = kind_of(type(part))
@@ -197,14 +197,12 @@ class _Picture:
 
     def _of_object(self, part: Any) -> list[Any]:
         cls, root = type(part), root_of(type(part))
-        if library_of(part) is not None:
-            self.is_lent = True
-            return []
         if isinstance(part, threading.local):
             return list(part.__dict__.values())  # of this thread
         if root in _HOLDERS:
             return list(attributes_of(part)[1])
         if is_closed(root):
+            self.is_lent = self.is_lent or library_of(part) is not None
             return []
         for name in list(self._read):
             method = getattr(cls, name, None)

@@ -122,6 +122,29 @@ def in_a_context_variable() -> Holder:
     return variable.set, variable.get
 
 
+CODE, KEPT = 0, ROWS
+
+
+def in_a_global_number() -> Holder:
+    def put(rows: Any) -> None:
+        global CODE
+        CODE = 10 * (round(rows[0, 0] * 5) // 2) + len(rows)
+
+    return put, by_code
+
+
+def by_code() -> Any:
+    return ROWS[CODE // 10 :][: CODE % 10]
+
+
+def in_a_global() -> Holder:
+    def put(rows: Any) -> None:
+        global KEPT
+        KEPT = rows
+
+    return put, lambda: KEPT
+
+
 def in_bytes() -> Holder:
     held = bytearray(ROWS.nbytes)
 
@@ -190,6 +213,8 @@ HOLDERS: dict[str, Callable[[], Holder]] = {
     "a module": in_a_module,
     "a thread local": in_a_thread_local,
     "a context variable": in_a_context_variable,
+    "a global number that a helper reads": in_a_global_number,
+    "a global": in_a_global,
     "bytes that are written into": in_bytes,
     "an array of Python's": in_an_array_of_python,
     "a large array": in_a_large_array,
