@@ -32,9 +32,10 @@ class Reachable:
     Examples
     --------
     >>> seen = []
-    >>> before = Reachable(seen.append)
-    >>> seen.append(1.0)
-    >>> now = Reachable(seen.append)
+    >>> append = seen.append
+    >>> before = Reachable(append)
+    >>> append(1.0)
+    >>> now = Reachable(append)
     >>> now.is_like(before), now.only_adds_to(before), before.may_change
     (False, True, False)
     """

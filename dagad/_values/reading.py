@@ -23,7 +23,7 @@ from dagad._types import Array
 from dagad._values.canonical import is_written_elsewhere, library_of
 from dagad._values.contents import attributes_of
 from dagad._values.homes import is_closed, is_installed, root_of
-from dagad._values.kinds import INSTANCE, kind_of
+from dagad._values.kinds import INSTANCE, SERIES, kind_of
 from dagad._values.names import globals_of, names_in
 from dagad._values.reachable import checksum
 from dagad._values.work_arrays import IN_A_CALL, is_own
@@ -164,7 +164,10 @@ class _Picture:
         if kind is INSTANCE:
             return None, self._of_object(part)
         self.is_lent = self.is_lent or hasattr(type(part), "__next__")  # where it stands can't be seen
-        return None, list(kind.parts(part))
+        inner = list(kind.parts(part))
+        if kind is SERIES:
+            inner = [each for each in inner if type(each) is not str]  # a log
+        return None, inner
 
     def _sum_of(self, array: Array, key: int) -> int | None:
         before = None if self._before is None else self._before.states.get(key)

@@ -91,8 +91,8 @@ def on_the_stack_of_an_object() -> Holder:
 
 
 def in_an_object_in_a_list() -> Holder:
-    layers = [types.SimpleNamespace(), Slots()]
-    return lambda rows: setattr(layers[1], "rows", rows), lambda: layers[1].rows  # type: ignore[attr-defined]
+    layers: list[Any] = [types.SimpleNamespace(), Slots()]
+    return lambda rows: setattr(layers[1], "rows", rows), lambda: layers[1].rows
 
 
 def in_a_class() -> Holder:

@@ -162,7 +162,7 @@ def test_a_work_array_of_a_closure_is_read_only_or_its_pullback_is_that_of_its_o
         found = dagad.value_and_grad(partial(loss, made()))(X)
     except ValueError as error:
         assert "read-only" in str(error)  # noqa: PT017  # either will do
-        assert any("make the array inside" in note for note in error.__notes__)  # noqa: PT017
+        assert any("make the array inside" in note for note in error.__notes__)  # noqa: PT017  # either will do
     else:
         assert found == pytest.approx(dagad.value_and_grad(partial(loss, by_numpy))(X), rel=1e-13)
 

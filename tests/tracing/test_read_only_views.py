@@ -86,7 +86,7 @@ def test_a_large_read_only_view_whose_array_is_written_into_later_is_refused_or_
         assert found == 4.0 * value
 
 
-def test_what_a_function_is_given_is_told_from_other_views_that_cannot_be_written_to() -> None:
+def test_arguments_of_a_function_are_distinguished_from_other_read_only_views() -> None:
     array = np.arange(6.0)
     given = as_given(array)
     for part in (given, given[1:3], given[::2], given.reshape(2, 3).T[1], read_only(array)[2:], as_given(array[::2])):
