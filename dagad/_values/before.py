@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from dagad._values.closures import (
 )
 from dagad._values.homes import is_closed, root_of
 from dagad._values.kinds import CELL, FIXED, FUNCTION, INSTANCE, MAPPING, METHOD, PARTIAL, SERIES, SET, WRAPPER, kind_of
-from dagad._values.names import globals_of
 from dagad._values.walk import Walk, leading_to, leads_nowhere
 
 SMALL = 1000  # numbers of an array that is copied: arguments that are remembered are about as large as parameters
@@ -54,21 +53,26 @@ class Before:
     A derivative runs them later. A loop has gone on by then, and a solver has run them with plain values: what they
     remember of that, for arguments that are the same, is plain too, and no derivative would go through it. So objects,
     containers and variables that hold something else by then are made again as they were, anew for each derivative.
-    What is reached by the name of a global, large arrays that objects hold, and long containers are read as they are by
-    then.
+    What is reached by the name of a global, and large arrays that objects hold, are not: see `named`. Long containers
+    are read as they are by then.
+
+    Attributes
+    ----------
+    now
+        The functions with variables of their own.
     """
 
     def __init__(self, fun: object) -> None:
-        self._now = as_now(fun)
-        walk = None if leads_nowhere(self._now) else Walk(self._now)
+        self.now = as_now(fun)
+        walk = None if leads_nowhere(self.now) else Walk(self.now)
         self._carriers = set() if walk is None else carriers_of(walk)
         self._boxes = {} if walk is None else walk.boxes
         self._known, self._arrays = _known(fun)
-        if self._now is not fun:
-            known, arrays = _known(self._now)
+        if self.now is not fun:
+            known, arrays = _known(self.now)
             self._known, self._arrays = self._known | known, self._arrays | arrays
-        usual = taken_out(self._now, self._boxes, self._carriers)[1] if self._boxes else None
-        self._usual = _Way(usual or functools.partial(unchanged, self._now), [])
+        usual = taken_out(self.now, self._boxes, self._carriers)[1] if self._boxes else None
+        self._usual = _Way(usual or functools.partial(unchanged, self.now), [])
         self._ways = {frozenset[int](): self._usual}
 
     @property
@@ -90,7 +94,7 @@ class Before:
     def _anew(self, changed: frozenset[int]) -> _Way:
         """Return what makes again all that is not what it was; what can't be made again stays."""
         contents = {key: known.contents for key, known in self._known.items()}
-        parts, owners = held_by(self._now, _is_looked_into, contents)
+        parts, owners = held_by(self.now, _is_looked_into, contents)
         # Variables and containers that are ours alone have what they had, and the first derivative would change them.
         own = {
             key for key, part in parts.items() if kind_of(type(part)) is CELL or (key in changed and key in contents)
@@ -101,45 +105,15 @@ class Before:
         arrays = [key for key in parts if key in changed and key in self._arrays]
         carriers = self._carriers | fresh | leading_to([*fresh, *arrays], owners)
         try:
-            make = taken_out(self._now, self._boxes, carriers, contents, arrays)[1]
+            make = taken_out(self.now, self._boxes, carriers, contents, arrays)[1]
         except ClosureError:
             return self._usual
         return _Way(make, [self._arrays[key][1] for key in arrays])
 
 
-class Named:
-    """The globals that functions read, and their helpers, and what is in the classes of objects, as of now."""
-
-    def __init__(self, fun: object) -> None:
-        self._meanings: list[tuple[Mapping[str, Any], str, Any]] = []
-        scopes, seen = list(_scopes_in(fun)), set[int]()
-        for key, scope, names in scopes:  # more of them come at the end
-            if key not in seen:
-                seen.add(key)
-                named = [(name, scope[name]) for name in names if name in scope]
-                self._meanings += [(scope, name, value) for name, value in named]
-                scopes += _scopes_in([value for _, value in named])
-        self._known, self._arrays = _known([value for _, _, value in self._meanings])
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether a name means something else, or something else is in what it means."""
-        is_another = any(scope.get(name) is not value for scope, name, value in self._meanings)
-        return is_another or bool(_changed_of(self._known, self._arrays))
-
-
-def _scopes_in(fun: object) -> Iterator[tuple[int, Mapping[str, Any], Iterable[str]]]:
-    """Yield where the user's functions look names up, and which; and the classes of his objects, by their ids."""
-    for part in [fun, *held_by(fun, _is_looked_into)[0].values()]:
-        if type(part) is FunctionType and not _is_closed(part):
-            yield id(part), part.__globals__, globals_of(part.__code__)
-        elif kind_of(type(part)) is INSTANCE:
-            yield from ((id(cls), vars(cls), list(vars(cls))) for cls in type(part).__mro__ if not _is_closed(cls))
-
-
 def _changed_of(known: dict[int, _Known], arrays: dict[int, tuple[Any, Any]]) -> frozenset[int]:
     return frozenset(
-        [key for key, (part, before) in known.items() if _differ(before, contents_of(part))]
+        [key for key, (part, before) in known.items() if differ(before, contents_of(part))]
         + [key for key, (part, before) in arrays.items() if not _are_alike(part, before)]
     )
 
@@ -147,7 +121,7 @@ def _changed_of(known: dict[int, _Known], arrays: dict[int, tuple[Any, Any]]) ->
 def _known(fun: object) -> tuple[dict[int, _Known], dict[int, tuple[Any, Any]]]:
     """Return what may change, with what it holds, and small arrays, with copies."""
     parts, owners = held_by(fun, _is_looked_into)
-    ours = {key for key, part in parts.items() if type(part) is FunctionType and _is_closed(part)}
+    ours = {key for key, part in parts.items() if type(part) is FunctionType and is_closed_to_us(part)}
     # What a library keeps in variables, and in containers there, is its own affair.
     cells = {key for key, part in parts.items() if kind_of(type(part)) is CELL and not ours.isdisjoint(owners[key])}
     left_out = ours | cells | {key for key in parts if cells.issuperset(owners[key])}
@@ -160,7 +134,7 @@ def _known(fun: object) -> tuple[dict[int, _Known], dict[int, tuple[Any, Any]]]:
     return known, {key: (part, part.copy()) for key, part in arrays if part.size <= SMALL and part.flags.writeable}
 
 
-def _is_long(part: Any) -> bool:
+def is_long(part: Any) -> bool:
     """Return whether a container holds so much that it is data: to compare it takes longer than most calls."""
     return kind_of(type(part)) in (MAPPING, SERIES, SET) and len(part) > SMALL
 
@@ -168,12 +142,13 @@ def _is_long(part: Any) -> bool:
 def _is_looked_into(part: object) -> bool:
     kind = kind_of(type(part))
     if kind is INSTANCE:
-        return not _is_closed(type(part))
+        return not is_closed_to_us(type(part))
     is_known = kind in _LOOKED_INTO and not is_rule(part)
-    return is_known and not _is_long(part)
+    return is_known and not is_long(part)
 
 
-def _is_closed(thing: Any) -> bool:
+def is_closed_to_us(thing: Any) -> bool:
+    """Return whether a function or a class is ours, or a library's that holds nothing of its users."""
     root = root_of(thing)
     return root == "dagad" or is_closed(root)
 
@@ -186,7 +161,8 @@ def _can_be_made(part: object) -> bool:
     return True
 
 
-def _differ(before: Contents, now: Contents) -> bool:
+def differ(before: Contents, now: Contents) -> bool:
+    """Return whether something holds other objects than before."""
     for one, other in zip(before, now, strict=True):
         if len(one) != len(other) or not all(map(operator.is_, one, other)):
             return True

@@ -18,7 +18,7 @@ import numpy as np
 from dagad._errors import ClosureError
 from dagad._values import pytree
 from dagad._values.canonical import is_frozen
-from dagad._values.contents import attributes_of, set_attributes
+from dagad._values.contents import Making, attributes_of, set_attributes
 from dagad._values.kinds import CELL, FUNCTION, PARTIAL, WRAPPER, kind_of
 from dagad._values.partition import Partition
 from dagad._values.walk import Walk, leading_to, leads_nowhere
@@ -204,13 +204,14 @@ class Template:
         values: Iterable[int],
         carriers: set[int],
         contents: Mapping[int, Contents] | None = None,
+        makings: Mapping[int, Making] | None = None,
     ) -> Template:
         """Make the template, from the ids of the values and of all that leads to them.
 
-        What is in `contents`, by ids, held that and no longer does.
+        What is in `contents`, by ids, held that and no longer does; what is in `makings` is made in that way.
         """
         holes = {key: Hole(number) for number, key in enumerate(values)}
-        return cls(_deeply(_Taken(holes, carriers, contents or {}), fun))
+        return cls(_deeply(_Taken(holes, carriers, contents or {}, makings or {}), fun))
 
     def __call__(self, values: Sequence[Any]) -> Any:
         return _deeply(self._fun.made, _Making(values))
@@ -277,8 +278,14 @@ Stand = Hole | Whole | Carrier
 class _Taken:
     """Takes objects apart: holes for values, carriers for what holds them, all else whole."""
 
-    def __init__(self, holes: Mapping[int, Hole], carriers: set[int], contents: Mapping[int, Contents]) -> None:
-        self._holes, self._carriers, self._contents = holes, carriers, contents
+    def __init__(
+        self,
+        holes: Mapping[int, Hole],
+        carriers: set[int],
+        contents: Mapping[int, Contents],
+        makings: Mapping[int, Making],
+    ) -> None:
+        self._holes, self._carriers, self._contents, self._makings = holes, carriers, contents, makings
         self._taken: dict[int, Carrier] = {}
 
     def __call__(self, obj: object) -> Stand:
@@ -289,7 +296,7 @@ class _Taken:
             return Whole(obj)
         if key not in self._taken:
             made = self._taken[key] = Carrier()  # before its parts, which may lead back to it
-            made.making = kind_of(type(obj)).making(obj)
+            made.making = self._makings.get(key) or kind_of(type(obj)).making(obj)
             first, rest, made.attributes, values = self._contents.get(key) or contents_of(obj)
             made.first, made.rest, made.values = (list(map(self, parts)) for parts in (first, rest, values))
         return self._taken[key]

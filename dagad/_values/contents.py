@@ -160,15 +160,18 @@ def labels_of_function(obj: FunctionType) -> list[str]:
     ]
 
 
-def function_like(obj: FunctionType) -> Making:
-    bare = _with_cells(obj, [CellType() for _ in obj.__closure__ or ()])  # or what is carried would travel along
+def function_like(obj: FunctionType, scope: dict[str, Any] | None = None) -> Making:
+    """Return how a function is made again; with a scope, of other globals."""
+    cells = [CellType() for _ in obj.__closure__ or ()]  # or what is carried would travel along
+    bare = _with_cells(obj, cells, scope)
     names = len(obj.__defaults__ or ()), tuple(obj.__kwdefaults__ or ()), tuple(obj.__dict__)
     return partial(_with_cells, bare), partial(_fill_function, *names)
 
 
-def _with_cells(original: FunctionType, cells: Parts) -> FunctionType:
+def _with_cells(original: FunctionType, cells: Parts, scope: dict[str, Any] | None = None) -> FunctionType:
     """Return the same function with another closure, without defaults and attributes."""
-    made = FunctionType(original.__code__, original.__globals__, original.__name__, None, tuple(cells))
+    home = original.__globals__ if scope is None else scope
+    made = FunctionType(original.__code__, home, original.__name__, None, tuple(cells))
     made.__qualname__, made.__module__, made.__doc__ = original.__qualname__, original.__module__, original.__doc__
     made.__annotations__ = original.__annotations__
     return made

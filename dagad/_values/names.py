@@ -85,11 +85,29 @@ def changes_others(code: CodeType) -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=1024)
+def binds_globals(code: CodeType) -> tuple[str, ...]:
+    """Return the names of the globals that a code binds, or deletes."""
+    steps = (step for each in codes(code) for step in dis.get_instructions(each))
+    return tuple(dict.fromkeys(step.argval for step in steps if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")))
+
+
 def names_out(constant: object) -> bool:
     """Return whether a constant names the keyword `out`: those of a call are a tuple."""
     return constant == "out" or (isinstance(constant, tuple) and "out" in constant)
 
 
+# Functions that take all attributes of what they are given, by themselves.
+_TAKERS = frozenset({"asdict", "astuple", "copy", "deepcopy", "dumps", "fields", "replace"})
+
+
+@functools.lru_cache(maxsize=1024)
+def takes_all_attributes(code: CodeType) -> bool:
+    """Return whether a code may read attributes that it does not name."""
+    return looks_up_words(code) or any(not _TAKERS.isdisjoint(each.co_names) for each in codes(code))
+
+
+@functools.lru_cache(maxsize=1024)
 def looks_up_words(code: CodeType) -> bool:
     """Return whether a code, or a function defined in it, looks things up by words, and not by names alone."""
     return any(not _EVALUATORS.isdisjoint(each.co_names) for each in codes(code))

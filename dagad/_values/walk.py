@@ -86,7 +86,7 @@ class Walk:
         self._links: dict[int, tuple[int, int]] = {}
         self._entries: dict[int, tuple[str, int]] = {}
         self._functions: list[FunctionType] = []
-        self._scopes = names.Scopes(functools.partial(_runs_unnamed, traced))  # a method would be a cycle
+        self._scopes = names.Scopes(functools.partial(runs_unnamed, traced))  # a method would be a cycle
         self._homes: dict[int, tuple[str, int]] = {}
         self._keyed: list[Any] = []
         self._stack: list[Any] = [fun]
@@ -283,7 +283,7 @@ def leading_to(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[
 _WEAK = (weakref.ref, weakref.WeakKeyDictionary)
 
 
-def _runs_unnamed(traced: Container[type], cls: type, key: str, value: object, known: Container[str]) -> bool:
+def runs_unnamed(traced: Container[type], cls: type, key: str, value: object, known: Container[str]) -> bool:
     """Return whether what is in a class counts though no code names it."""
     if type(value) in traced:
         return True

@@ -20,13 +20,13 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.operands import vector_of
 from dagad._types import Array, Value
 from dagad._values import pytree
-from dagad._values.before import Before
 from dagad._values.closures import hoist
 from dagad._words import name_of
-from dagad.solvers._given import refuse_remembered
+from dagad.solvers._given import Then, refuse_remembered
 from dagad.solvers._implicit import given_to_solvers
 
 _LOCKED = frozenset({"cobyqa"})  # these hold a lock of scipy's while they call the function
+_NOT_RUN = frozenset({"callback", "fprime", "fprime2", "hess", "hessp", "method", "options"})  # by derivatives
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -61,11 +61,13 @@ class Call:
             self.given["bounds"] = _own_bounds(self.given["bounds"])
         self.boxes, self._make = hoist(self.given)
         self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
-        before = Before(self.given) if self.boxes else None  # derivatives run the functions later
+        run = {name: part for name, part in self.given.items() if name not in _NOT_RUN}
+        then = Then(self.given, run) if self.boxes else None  # derivatives run the functions later
         with by_itself(str(self.given.get("method")).lower() in _LOCKED):
             self.result = scipys(**self.plain)
-        if before is not None:
-            self._make = before.at
+        if then is not None:
+            then.settle()
+            self._make = then.at
         self._scipys = scipys
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,37 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.tape import traceable
 from dagad._types import Args, Array, Function, Leaf
 from dagad._values import pytree
-from dagad._values.before import Before, Named
+from dagad._values.before import Before
 from dagad._values.canonical import snapshot
 from dagad._values.closures import hoist
+from dagad._values.named import Named
 
+Found = TypeVar("Found")
 MakeField = Callable[[Sequence[Any]], Callable[[Any, Any], Any]]
+
+
+class Then:
+    """Functions, in containers too, as they are now, before a solver runs them: derivatives run them later.
+
+    Where they run some of them only, these are `run`.
+    """
+
+    def __init__(self, fun: object, run: object = None) -> None:
+        self._before = Before(fun)
+        self._named = Named(fun if run is None else run, self._before.now)
+
+    def settle(self) -> None:
+        """Note that the functions have run: what has changed meanwhile is their own affair."""
+        self._named.settle()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything that the functions read has changed, by themselves or not."""
+        return self._before.has_changed or self._named.has_changed
+
+    def at(self, leaves: Sequence[Any]) -> Any:
+        """Return the functions as they were, with these in the place of the traced values."""
+        return self._named.put_back(self._before.at(leaves))
 
 
 class Given:
@@ -39,20 +65,26 @@ class Given:
         self.params: list[Any]
         self.params, self._make = hoist(self._given)
         self._make_then = self._make
-        self._before: tuple[Before, Named] | None = None
+        self._then: Then | None = None
 
-    def settle(self) -> None:
+    def keep(self) -> None:
         """Keep what is not traced as it is now, before a solver runs the function: derivatives run it later."""
-        self._before = Before(self._given), Named(self._given)
-        self._make_then = self._before[0].at
+        self._then = Then(self._given)
+        self._make_then = self._then.at
+
+    def after(self, found: Found) -> Found:
+        """Return what a solver has found, and note that it has run the function."""
+        if self._then is not None:
+            self._then.settle()
+        return found
 
     @property
     def remembers(self) -> bool:
-        """Whether the function changes what it reads, as far as it has been run since `settle`."""
-        return self._before is None or any(each.has_changed for each in self._before)
+        """Whether the function changes what it reads, as far as it has been run since `keep`."""
+        return self._then is None or self._then.has_changed
 
     def at(self, params: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Return the function and its further arguments, with these in the place of the traced values; see `settle`."""
+        """Return the function and its further arguments, with these in the place of the traced values; see `keep`."""
         return _pair(self._make_then(params))
 
     def plain(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

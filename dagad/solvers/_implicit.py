@@ -26,12 +26,11 @@ from dagad._tracing.operands import joined, vector_of
 from dagad._tracing.tape import refuse_boxes
 from dagad._types import Array
 from dagad._values import pytree
-from dagad._values.before import Before
 from dagad._values.closures import as_now, hoist
 from dagad._values.partition import Partition
 from dagad._words import described, name_of
 from dagad.solvers._factors import AS_THEY_ARE, IN_UNITS, Factors, OwnUnits, Units, own_units
-from dagad.solvers._given import refuse_remembered
+from dagad.solvers._given import Then, refuse_remembered
 
 LinearSolve = Callable[[Callable[[Any], Any], Any], Any]
 DENSE = 500  # unknowns up to which the matrix is made
@@ -418,11 +417,13 @@ def implicit(
         own_solve, _, plain, own_linear = make(list(map(given_to_solvers, boxes)))
         x = own_solve(*plain)
         # Derivatives run these later, after a loop has gone on, say; what `solve` has put down for them is there.
-        own_linear, then = as_now(own_linear), Before((solve, residual, args, linear_solve)).at
+        own_linear, then = as_now(own_linear), Then((solve, residual, args, linear_solve), (residual, args))
 
         def equations(x: Array, leaves: Leaves) -> Any:
-            _, own_residual, own_args, _ = then(leaves)
-            return own_residual(x, *own_args)
+            _, own_residual, own_args, _ = then.at(leaves)
+            found = own_residual(x, *own_args)
+            then.settle()
+            return found
 
         return System(equations, x, name_of(solve), own_linear).unknowns(boxes)
 

@@ -158,7 +158,7 @@ def solve_ivp(
     is_traced = is_anything_traced(start, end, y0, t_eval, call.params, hoist(events)[0])
     if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
         return solved(fun, t_span, y0, method=method, **stock, **options)
-    call.settle()
+    call.keep()
     if events is not None:
         raise NotDifferentiableError(_EVENTS)
     _refuse_stale([start, end, y0, t_eval, *call.params], "solve_ivp")
@@ -167,7 +167,7 @@ def solve_ivp(
     may_go_back = _may_be_adjoint(sensitivity, method, [y0, *call.params])
     stock |= {"t_eval": plain(t_eval), "args": arguments or None, "method": method}
     begin = (plain(start), plain(end)), np.array(plain(y0))  # which the solution as a function of time keeps
-    found, sensitivity = _found(may_go_back, sensitivity, bare, *begin, **stock, **own)
+    found, sensitivity = call.after(_found(may_go_back, sensitivity, bare, *begin, **stock, **own))
     if is_traced:
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
@@ -389,7 +389,7 @@ def odeint(
     refuse_traced_options("odeint", options)
     if not is_anything_traced(y0, t, call.params):
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
-    call.settle()
+    call.keep()
     if options.get("tcrit") is not None:
         raise NotDifferentiableError(
             "A solution with `tcrit` is being differentiated. Integrate from one such time to the next, each with a "
@@ -400,7 +400,7 @@ def odeint(
     state, times, own = taken(y0), taken(t), snapshots({**options, "tfirst": tfirst})
     if callable(Dfun):
         stock["Dfun"] = Given(Dfun, arguments).plain()[0]
-    known, facts = integrate.odeint(bare, plain(y0), plain(t), arguments, full_output=1, **stock)
+    known, facts = call.after(integrate.odeint(bare, plain(y0), plain(t), arguments, full_output=1, **stock))
     if "successful" not in facts["message"] and np.any(plain(t) != plain(t)[0]):  # else nothing is to be done
         raise NotDifferentiableError(
             f"A solution of `odeint` is being differentiated, and scipy says: {facts['message']} Try other tolerances, "

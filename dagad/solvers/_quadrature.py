@@ -367,13 +367,13 @@ def quad(
     refuse_traced_options("quad", {**stock, "points": None, **options})
     if not is_anything_traced(a, b, points, call.params):
         return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
-    call.settle()
+    call.keep()
     if weight is not None or is_anything_traced(points):
         raise NotDifferentiableError(_WEIGHT if weight is not None else _POINTS)
     for leaf in (a, b, *call.params):
         refuse_stale(leaf, "A value that `quad` is given, or that its integrand carries,")
     bare, arguments = call.plain()
-    found = integrate.quad(bare, plain(a), plain(b), arguments, 1, **stock, **options)
+    found = call.after(integrate.quad(bare, plain(a), plain(b), arguments, 1, **stock, **options))
     _check(found[0], abs(found[1]), found[3:], Settings(**stock))
     problem = Problem(Written(call), Settings(**stock), np.array([found[0]]))
     limits = [end if pytree.is_traced(end) else float(end) for end in (a, b)]

@@ -1,0 +1,105 @@
+"""Functions made again over copies of their globals, in which names mean something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from dagad._types import Array
+from dagad._values.closures import Contents, Template, held_by
+from dagad._values.contents import function_like
+from dagad._values.names import binds_globals, globals_of, looks_up_words, names_of
+from dagad._values.walk import leading_to
+
+MISSING = object()  # what a name means that is not there
+
+
+class Slot(NamedTuple):
+    """A name, where it is looked up, and what it meant; `is_global` where functions alone read it, as a global."""
+
+    home: Any
+    name: str
+    value: Any
+    is_global: bool
+
+    def now(self) -> Any:
+        """Return what the name means now."""
+        return (self.home if type(self.home) is dict else vars(self.home)).get(self.name, MISSING)
+
+    @property
+    def label(self) -> str:
+        """What the user would call it."""
+        if self.is_global:
+            return f"the global `{self.name}`"
+        home = self.home["__name__"] if type(self.home) is dict else self.home.__name__
+        return f"`{home}.{self.name}`"
+
+
+class Affected(NamedTuple):
+    """Names that have to mean something else, and the ids of parts that have to be made again."""
+
+    slots: list[Slot]
+    parts: set[int]
+
+
+def affected(
+    slots: Mapping[Any, Slot],
+    readers: Mapping[Any, Sequence[int]],
+    owners: Mapping[int, Sequence[int]],
+    changed: set[Any],
+    parts: set[int],
+    written: Iterable[Any],
+) -> Affected | None:
+    """Return all that depends on names and parts that have changed; None where it is in a class or a module.
+
+    What functions bind in a scope of which they get a copy counts as well: all of them have to see it.
+    """
+    keys, found, before = set(changed), set(parts), (-1, -1)
+    while before != (len(keys), len(found)):
+        before = len(keys), len(found)
+        scopes = {number for number, _ in keys}
+        keys.update(key for key in written if key[0] in scopes)
+        found.update(reader for key in keys for reader in readers.get(key, ()))
+        found |= leading_to(found, owners)
+        keys.update(key for key, slot in slots.items() if id(slot.value) in found)
+    asked = [slots[key] for key in keys]
+    return Affected(asked, found) if all(slot.is_global for slot in asked) else None
+
+
+def made_again(
+    made: Any,
+    of: Affected,
+    parts: Mapping[int, Any],
+    contents: Mapping[int, Contents],
+    arrays: Mapping[int, Array],
+    is_followed: Callable[[Any], bool],
+) -> Any:
+    """Return functions that read names as they were, with what parts held then, and copies of arrays."""
+    scopes: dict[int, dict[str, Any]] = {id(slot.home): dict(slot.home) for slot in of.slots}
+    names: dict[int, set[str]] = {number: set() for number in scopes}
+    for slot in of.slots:
+        names[id(slot.home)].add(slot.name)
+    held, owners = held_by([made], is_followed)
+    every = {**parts, **held}
+    readers = {key for key, part in every.items() if type(part) is FunctionType and _reads(part, names)}
+    root = [made, *(slot.value for slot in of.slots)]
+    carriers = {id(root), *of.parts, *readers, *leading_to(readers, owners)}
+    makings = {key: function_like(every[key], scopes[id(every[key].__globals__)]) for key in readers}
+    template = Template.of(root, arrays, carriers, contents, makings)
+    again, *values = template([array.copy() for array in arrays.values()])
+    for slot, value in zip(of.slots, values, strict=True):
+        if slot.value is MISSING:
+            scopes[id(slot.home)].pop(slot.name, None)
+        else:
+            scopes[id(slot.home)][slot.name] = value
+    return again
+
+
+def _reads(function: FunctionType, names: Mapping[int, set[str]]) -> bool:
+    """Return whether a function reads or binds one of the names that are asked for in its globals."""
+    asked, code = names.get(id(function.__globals__)), function.__code__
+    if asked is None:
+        return False
+    used = (*globals_of(code), *binds_globals(code), *(names_of(code) if looks_up_words(code) else ()))
+    return not asked.isdisjoint(used)
