@@ -133,10 +133,11 @@ def of_module(module: ModuleType, names: Iterable[str]) -> Named:
 def of_class(cls: type, names: Iterable[str] = ()) -> Named:
     """Return what is in a class, but for what Python itself puts there: all of it travels, whoever names it."""
     del names
-    return [(name, value) for name, value in list(vars(cls).items()) if not _is_of_python(name, value)]
+    return [(name, value) for name, value in list(vars(cls).items()) if not is_of_python(name, value)]
 
 
-def _is_of_python(name: str, value: object) -> bool:
+def is_of_python(name: str, value: object) -> bool:
+    """Return whether Python itself has put something into a class, or what makes dataclasses."""
     if name in _OF_PYTHON or name.startswith(("__dataclass_", "__attrs_")):
         return not isinstance(value, CODE)
     return isinstance(value, _DESCRIPTORS)

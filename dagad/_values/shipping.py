@@ -1,4 +1,4 @@
-"""How functions and their data travel: pickled once, opened in the task that needs them, with eight repairs.
+"""How functions and their data travel: pickled once, opened in the task that needs them, with nine repairs.
 
 * A primitive goes as its engine says: autograd's by reference, or with its rules. Stock pickling makes a copy without
   derivatives.
@@ -12,6 +12,7 @@
   that don't say where they are from, as scipy's, may end at `__mp_main__`, which is this process's script or notebook.
 * A container, number or word whose class makes something else of what it is given arrives as it was: pickle would give
   it what it holds once more.
+* A class that goes by value is brought to the sender's state: see `arriving_classes`.
 * A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
 * A traced value does not travel: its tape would be copied and the derivative lost.
 """
@@ -33,7 +34,7 @@ import numpy as np
 
 from dagad._errors import ClosureError, PortabilityError
 from dagad._types import Array
-from dagad._values import pytree
+from dagad._values import arriving_classes, pytree
 from dagad._values.contents import makes_anew, value_like, variables_of
 from dagad._values.homes import is_importable, sent_by_value
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
@@ -85,6 +86,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         reduced = own.reduce(obj) if own else super().reducer_override(obj)
         if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
             self.singletons.append(obj)
+            return reduced if own else arriving_classes.reduced(obj, reduced)
         return reduced
 
 
@@ -442,6 +444,6 @@ class _Content(Pickler):
 
 def _state(part: object) -> dict[Any, Any]:
     if isinstance(part, type):
-        return dict(of_class(part))
+        return dict(of_class(part)) | arriving_classes.of_type(part)
     how = as_primitive(part)
     return dict(enumerate(how.state(part) if how else ()))
