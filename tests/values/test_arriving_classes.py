@@ -16,7 +16,8 @@ import pytest
 
 import dagad
 from dagad._values import arriving_classes
-from dagad._values.shipping import Singletons, pack
+from dagad._values.shipping import pack
+from dagad._values.singletons import Singletons
 
 X = np.arange(1.0, 13.0).reshape(6, 2) / 3.0
 THETA = np.array([0.7, -0.3])
