@@ -24,7 +24,8 @@ from dagad._sources.rows import Rows
 from dagad._types import Args, Value
 from dagad._values import pytree
 from dagad._values.buffers import pack_tree, unpack_tree
-from dagad._values.shipping import PYTHON, Parcel, Singletons, pack_call
+from dagad._values.shipping import PYTHON, Parcel, pack_call
+from dagad._values.singletons import Singletons
 from dagad_scheduler.residents.service import rows_left_here
 
 # What a call asks for: a value; with what its policy leaves behind; cotangents for seeds.

@@ -108,6 +108,12 @@ def is_importable(thing: Any, by_value: AbstractSet[str]) -> bool:
     return is_imported(module, by_value) and _found(module, thing.__qualname__) is thing
 
 
+def is_found(thing: Any) -> bool:
+    """Return whether this process has a class under its name, the script or the notebook too."""
+    module = thing.__module__  # a class of classes may have a descriptor
+    return isinstance(module, str) and _found(module, thing.__qualname__) is thing
+
+
 def _found(module: str, name: str) -> Any:
     """Return what a module that is imported has under a name."""
     found: Any = sys.modules.get(module)

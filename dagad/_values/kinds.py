@@ -148,7 +148,7 @@ CELL = Kind(rest=contents.contents_of, making=_always((partial(made_by, CellType
 CLASS = Kind(
     first=lambda obj: (type(obj), *obj.__bases__),
     named=names.of_class,
-    words=lambda obj: (obj.__module__, obj.__qualname__),
+    words=lambda obj: (obj.__module__, obj.__qualname__, obj.__name__),
     is_whole=True,
 )
 MODULE = Kind(named=names.of_module, words=lambda obj: (obj.__name__,), is_whole=True)

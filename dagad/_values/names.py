@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from importlib import util
@@ -15,7 +16,8 @@ Named = list[tuple[str, Any]]
 Unnamed = Callable[[type, str, Any, Container[str]], bool]  # whether what is in a class counts, though nobody names it
 _BY_WORDS = frozenset({"getattr", "attrgetter", "globals", "vars", "__dict__"})
 _EVALUATORS = _BY_WORDS | {"eval", "exec", "locals", "methodcaller", "getattr_static", "__getattribute__"}
-_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_OF_GLOBALS, _RUN_TEXTS = frozenset({"globals", "eval", "exec"}), frozenset({"eval", "exec"})
 _IMPORTERS = frozenset({"import_module", "__import__", "modules"})
 
 
@@ -31,7 +33,8 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 def used_in(code: CodeType) -> tuple[str, ...]:
     """Return the names of globals and attributes in a code, and its words where it looks things up by words."""
     found = dict.fromkeys(name for each in codes(code) for name in each.co_names)
-    return tuple(found if _BY_WORDS.isdisjoint(found) else names_of(code))
+    is_by_name = _BY_WORDS.isdisjoint(found) and _RUN_TEXTS.isdisjoint(globals_of(code))
+    return tuple(found) if is_by_name else names_of(code)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -40,8 +43,20 @@ def names_of(code: CodeType) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for each in codes(code):
         found.update(dict.fromkeys(each.co_names))
-        found.update((const, None) for const in each.co_consts if isinstance(const, str) and const.isidentifier())
-    return tuple(found)
+    return tuple(found | dict.fromkeys(_words_of(code)))
+
+
+def _words_of(code: CodeType) -> Iterator[str]:
+    """Yield the words among the constants of a code, and those in texts where it runs texts."""
+    runs_texts = not _RUN_TEXTS.isdisjoint(globals_of(code))
+    for each in codes(code):
+        for const in each.co_consts:
+            for text in const if isinstance(const, tuple | frozenset) else (const,):
+                if isinstance(text, str):
+                    yield from _WORD.findall(text) if runs_texts else [text] if text.isidentifier() else ()
+
+
+_WORD = re.compile(r"[^\W\d]\w*")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -143,6 +158,14 @@ def of_function(function: FunctionType, names: Iterable[str]) -> Named:
     return found
 
 
+def unnamed_globals(function: FunctionType, known: Container[str]) -> Named:
+    """Return the globals of a function that are not known: cloudpickle leaves out what classes in it and words name."""
+    code, scope = function.__code__, function.__globals__
+    read = globals_of(code)
+    names = read if _OF_GLOBALS.isdisjoint(read) else dict.fromkeys([*read, *_words_of(code)])
+    return [(name, scope[name]) for name in names if name in scope and name not in known and name != "__builtins__"]
+
+
 def of_module(module: ModuleType, names: Iterable[str]) -> Named:
     scope = vars(module)
     return [(name, scope[name]) for name in names if name in scope]
@@ -151,10 +174,11 @@ def of_module(module: ModuleType, names: Iterable[str]) -> Named:
 def of_class(cls: type, names: Iterable[str] = ()) -> Named:
     """Return what is in a class, but for what Python itself puts there: all of it travels, whoever names it."""
     del names
-    return [(name, value) for name, value in list(vars(cls).items()) if not _is_of_python(name, value)]
+    return [(name, value) for name, value in list(vars(cls).items()) if not is_of_python(name, value)]
 
 
-def _is_of_python(name: str, value: object) -> bool:
+def is_of_python(name: str, value: object) -> bool:
+    """Return whether Python itself has put something into a class, or what makes dataclasses."""
     if name in _OF_PYTHON or name.startswith(("__dataclass_", "__attrs_")):
         return not isinstance(value, CODE)
     return isinstance(value, _DESCRIPTORS)

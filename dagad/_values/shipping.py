@@ -1,4 +1,4 @@
-"""How functions and their data travel: pickled once, opened in the task that needs them, with eight repairs.
+"""How functions and their data travel: pickled once, opened in the task that needs them, with ten repairs.
 
 * A primitive goes as its engine says: autograd's by reference, or with its rules. Stock pickling makes a copy without
   derivatives.
@@ -10,8 +10,10 @@
   set that is empty on arrival.
 * A ufunc goes by the name of a module that others have too. Once multiprocessing is imported, pickle's search for those
   that don't say where they are from, as scipy's, may end at `__mp_main__`, which is this process's script or notebook.
+* A function brings the globals that classes in its body name, or that it asks for by words (`globals()["rate"]`).
 * A container, number or word whose class makes something else of what it is given arrives as it was: pickle would give
   it what it holds once more.
+* A class that goes by value is brought to the sender's state: see `arriving_classes`.
 * A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
 * A traced value does not travel: its tape would be copied and the derivative lost.
 """
@@ -24,7 +26,7 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -33,18 +35,19 @@ import numpy as np
 
 from dagad._errors import ClosureError, PortabilityError
 from dagad._types import Array
-from dagad._values import pytree
+from dagad._values import arriving_classes, pytree
 from dagad._values.contents import makes_anew, value_like, variables_of
 from dagad._values.homes import is_importable, sent_by_value
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
-from dagad._values.names import of_class, used_in
+from dagad._values.names import unnamed_globals, used_in
 
-_ABSENT = object()
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle's, with the repairs."""
+
+    follows_words = True  # globals that functions mean by words go with them
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,8 +86,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return held.reduced(obj) if held in CONTAINERS else value_like(obj)
         own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
         reduced = own.reduce(obj) if own else super().reducer_override(obj)
-        if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
+        if not isinstance(reduced, tuple) or len(reduced) <= 2:  # without a state: by reference
+            return reduced
+        if own or isinstance(obj, type):
             self.singletons.append(obj)
+            return reduced if own else arriving_classes.reduced(obj, reduced)
+        if kind is FunctionType and self.follows_words:
+            sent = reduced[2][1]["__globals__"]
+            sent.update((name, value) for name, value in unnamed_globals(obj, sent) if not _fails(value))
         return reduced
 
 
@@ -194,7 +203,7 @@ class Parcel:
     ============  ===========================================================================================
     `payload`     two pickles one after the other, the contents and `singletons`; and their buffers
     `python`      the version of Python that packed it: functions by value are bytecode, which no other runs
-    `singletons`  the classes and primitives that go by value, once it is open; see `Singletons`
+    `singletons`  the classes and primitives that go by value, once it is open; see `singletons`
     ============  ===========================================================================================
     """
 
@@ -288,6 +297,12 @@ class _Noting(Pickler):
         return super().reducer_override(obj)
 
 
+class _Trying(Pickler):
+    """Shows whether something can be pickled: what its functions mean by words is left out where it can't."""
+
+    follows_words = False
+
+
 def _drop(buffer: pickle.PickleBuffer) -> None:
     del buffer
 
@@ -318,7 +333,7 @@ def _what_cannot(obj: object) -> str:
 
 def _fails(obj: object) -> bool:
     try:
-        Pickler(io.BytesIO(), protocol=5, buffer_callback=_drop).dump(obj)
+        _Trying(io.BytesIO(), protocol=5, buffer_callback=_drop).dump(obj)
     except Exception:
         return True
     return False
@@ -384,64 +399,3 @@ class _Recipe:
 def opened(obj: object) -> Any:
     """Return what a parcel holds; anything else as it is."""
     return obj.open() if type(obj) is Parcel else obj
-
-
-class Singletons:
-    """Classes and primitives of one program, with the state that they had when it was opened.
-
-    Classes of `__main__` and primitives go by value, but every pickle that brings one fills the same object again: an
-    instance from one pickle has to be an instance for all others. So a program that was opened earlier runs with
-    whatever state came last, with another program, in a task of the user's own, or with rows that moved. No bytes on
-    the sending side can tell; whoever opened the program has to look.
-    """
-
-    __slots__ = ("_found", "_parts")
-
-    def __init__(self, parts: Iterable[Any]) -> None:
-        self._parts = tuple(parts)
-        self._found = [_state(part) for part in self._parts]
-
-    def are_as_found(self) -> bool:
-        """Return whether all have the state that they had; equal parts that came with another pickle are the same."""
-        for number, part in enumerate(self._parts):
-            found, now = self._found[number], _state(part)
-            if len(found) != len(now):
-                return False
-            if not all(self._is_same(value, now.get(name, _ABSENT)) for name, value in found.items()):
-                return False
-            self._found[number] = now  # the next look compares by identity again
-        return True
-
-    def _is_same(self, one: object, other: object) -> bool:
-        if one is other:
-            return True
-        if type(one) is not type(other):
-            return False
-        try:
-            return self._content(one) == self._content(other)
-        except Exception:  # what can't be pickled can't have arrived by pickle: somebody here has put it there
-            return False
-
-    def _content(self, value: object) -> list[bytes]:
-        buffers: list[pickle.PickleBuffer] = []
-        file = io.BytesIO()
-        _Content(self._parts, file, protocol=5, buffer_callback=buffers.append).dump(value)
-        return [file.getvalue(), *(bytes(buffer.raw()) for buffer in buffers)]
-
-
-class _Content(Pickler):
-    """Writes what something consists of, up to the classes and primitives: these are looked at one by one."""
-
-    def __init__(self, parts: Sequence[Any], *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._numbers = {id(part): number for number, part in enumerate(parts)}
-
-    def persistent_id(self, obj: object) -> int | None:
-        return self._numbers.get(id(obj))
-
-
-def _state(part: object) -> dict[Any, Any]:
-    if isinstance(part, type):
-        return dict(of_class(part))
-    how = as_primitive(part)
-    return dict(enumerate(how.state(part) if how else ()))

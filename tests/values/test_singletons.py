@@ -12,7 +12,7 @@ from autograd.extend import defvjp, primitive
 from distributed import Client
 
 import dagad
-from dagad._values.shipping import Singletons
+from dagad._values.singletons import Singletons
 from dagad_scheduler.residents.loop import Loop
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
