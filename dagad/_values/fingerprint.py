@@ -18,6 +18,7 @@ from types import (
     MemberDescriptorType,
     MethodDescriptorType,
     MethodWrapperType,
+    ModuleType,
     WrapperDescriptorType,
 )
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from dagad._values.contents import contents_of
-from dagad._values.homes import goes_by_name, is_of_a_package, own, sent_by_value
+from dagad._values.homes import goes_by_name, is_installed, is_of_a_package, own, sent_by_value
 from dagad._values.kinds import (
     CACHED,
     COMPILED,
@@ -121,7 +122,7 @@ class _Look:
     def __init__(self, by_name: Callable[[Any, AbstractSet[str]], bool], scopes: Scopes | None) -> None:
         self._by_name, self._by_value, self._scopes = by_name, sent_by_value(), scopes
         self._seen: dict[int, int] = {}
-        self._referred = Referred()
+        self._referred = Referred(self._by_value)
         self.atoms: list[Any] = []
 
     def take(self, parts: Sequence[Any]) -> None:
@@ -135,7 +136,8 @@ class _Look:
                 self.take(part)
             elif cls not in _NAMELESS and self._by_name(part, self._by_value):
                 atoms.append(part)
-                self._referred.by_name(part)
+                if cls is ModuleType or not is_installed(part.__module__):
+                    self._referred.by_name(part)
             else:
                 self._open(part, cls, kind_of(cls))
 
@@ -154,7 +156,7 @@ class _Look:
             self._seen[key] = len(self._seen)
         if kind in _THEMSELVES:
             atoms.append(part)
-        elif kind is INSTANCE and self._by_name(cls, self._by_value):
+        elif kind is INSTANCE and not is_installed(cls.__module__) and goes_by_name(cls, self._by_value):
             self._referred.by_name(cls)
         inside = self._inside(part, cls, kind)
         atoms += cls, len(inside)
@@ -180,8 +182,9 @@ class _Look:
             used = used_in(part.__code__)
             if self._scopes is not None:
                 self._scopes.meet(used)
-            self._referred.by_value(part)
-            return [*said, *parts, *kind.named(part, used)]
+            named = kind.named(part, used)
+            self._referred.by_value(part, used, named)
+            return [*said, *parts, *named]
         return [*said, *parts, *kind.named(part, ())]
 
     def _tells_all(self, part: object, cls: Any, kind: Kind) -> bool:

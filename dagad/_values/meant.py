@@ -12,21 +12,23 @@ import dis
 import functools
 import hashlib
 import inspect
+import itertools
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Set as AbstractSet
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from dagad._errors import PortabilityError
-from dagad._remembered import Remembered
 from dagad._values.homes import is_importable, is_imported, is_installed, is_own_module, own, sent_by_value
 from dagad._values.kinds import WRAPPER, kind_of
-from dagad._values.names import codes, imports_of, used_in
+from dagad._values.names import codes, of_function, used_in
 
-Said = tuple[tuple[bytes, str], ...] | None  # of functions behind one name: codes and defaults; None if nothing can be
+Said = (
+    tuple[tuple[bytes, tuple[tuple[str, str], ...]], ...] | None
+)  # of functions behind one name: codes and defaults; None if nothing can be
 Told = tuple[Any, ...]
 _WRAPPED = ("__wrapped__", "fun", "py_func")
-_DEEP, _MOST = 8, 2_000  # wrappers around one function; functions that one leads to
+_DEEP, _MOST, _REMEMBERED = 8, 2_000, 1_000  # wrappers around one function; functions that one leads to; all of that
 # Where these differ the code of one source does.
 _PYTHON = sys.implementation.name, sys.hexversion, sys.flags.optimize
 _PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
@@ -38,14 +40,15 @@ class Meant:
     It goes by its own name; or by one that it has in a module, its `home`.
     """
 
-    __slots__ = ("_by_value", "_codes", "_looked_up", "_rest", "_seen", "told", "used")
+    __slots__ = ("_by_value", "_codes", "_looked_up", "_rest", "_root", "_seen", "told", "used")
 
     def __init__(self, home: ModuleType | None, name: str, root: Any) -> None:
+        self._root = root
         self.told: dict[tuple[str, str], Said] = {}
         self.used: dict[str, None] = {}  # names in the code of all of it
         self._by_value = sent_by_value()
         self._looked_up: list[tuple[Mapping[str, Any], str, Any]] = []
-        self._codes: list[tuple[FunctionType, Any]] = []
+        self._codes: list[tuple[FunctionType, CodeType, Any, Any]] = []
         self._seen: dict[int, Any] = {}
         self._rest = list[Any]()
         if home is not None:
@@ -58,10 +61,19 @@ class Meant:
             self._look(self._rest.pop())
 
     def holds(self) -> bool:
-        """Return whether all of it is as it was."""
-        return all(scope.get(name) is value for scope, name, value in self._looked_up) and all(
-            _state(function) == state for function, state in self._codes
-        )
+        """Return whether all of it is as it was; asked at every evaluation of a hot loop."""
+        try:
+            for scope, name, value in self._looked_up:
+                if scope[name] is not value:
+                    return False
+        except KeyError:
+            return False
+        for function, code, defaults, keywords in self._codes:
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
+            if function.__kwdefaults__ is not keywords:
+                return False
+        return True
 
     def _look(self, part: Any) -> None:
         if id(part) in self._seen:
@@ -72,7 +84,8 @@ class Meant:
             return
         used = used_in(part.__code__)
         self.used.update(dict.fromkeys(used))
-        modules, home = _modules_of(part, used), sys.modules.get(part.__globals__.get("__name__", ""))
+        modules = [value for _, value in of_function(part, used) if isinstance(value, ModuleType)]
+        home = sys.modules.get(part.__globals__.get("__name__", ""))
         if home is not None and vars(home) is part.__globals__:
             modules.append(home)
         for member in members_of(modules, used, self._by_value):
@@ -95,12 +108,13 @@ class Meant:
         functions = functions_in(value)
         if functions:
             self.told[module, path] = _said(functions)
-            self._codes += [(each, _state(each)) for each in functions]
+            self._codes += [(each, each.__code__, each.__defaults__, each.__kwdefaults__) for each in functions]
             self._rest += functions
         return bool(functions)
 
 
-_MEANT: Remembered[Meant] = Remembered(512)
+# By functions, addresses of classes, or those of the contents of modules, and names; each keeps that alive.
+_MEANT: dict[Hashable, Meant] = {}
 
 
 class Referred:
@@ -108,48 +122,46 @@ class Referred:
 
     __slots__ = ("_by_value", "_found", "_modules", "_used")
 
-    def __init__(self) -> None:
-        self._by_value, self._found = sent_by_value(), list[Meant]()
-        self._modules, self._used = list[ModuleType](), dict[str, None]()
+    def __init__(self, by_value: AbstractSet[str]) -> None:
+        self._by_value, self._found = by_value, list[Meant]()
+        self._modules, self._used = list[ModuleType](), list[tuple[str, ...]]()
 
     def by_name(self, thing: Any) -> None:
-        """Add a function, a class or a module that goes by its name."""
-        if isinstance(thing, ModuleType):
-            self._modules.append(thing)
-        elif isinstance(thing, FunctionType | type):
-            module = thing.__module__
-            if isinstance(module, str) and not is_installed(module):
-                self._found.append(_meant(id(thing), functools.partial(Meant, None, "", thing)))
+        """Add something that goes by its name: a function, a class or a module; of others there is nothing to tell."""
+        cls = type(thing)
+        if cls is ModuleType:
+            self._modules += [] if is_installed(thing.__name__) else [thing]
+        elif (cls is FunctionType or isinstance(thing, type)) and not is_installed(thing.__module__):
+            key = thing if cls is FunctionType else id(thing)  # the hash of a class may be code of the user's
+            try:
+                found = _MEANT[key]
+            except KeyError:
+                found = None
+            self._found += [found if found is not None and found.holds() else _meant(key, None, "", thing)]
 
-    def by_value(self, function: FunctionType) -> None:
-        """Add a function that goes by value, and so do the globals that it names."""
-        if _is_own(function):
-            used = used_in(function.__code__)
-            self._used.update(dict.fromkeys(used))
-            self._modules += _modules_of(function, used)
+    def by_value(self, function: FunctionType, used: tuple[str, ...], named: Iterable[tuple[str, Any]]) -> None:
+        """Add a function that goes by value, by the names in its code and what they mean: globals go with it."""
+        if not is_installed(function.__module__):
+            self._used += [used]
+            self._modules += [it for _, it in named if type(it) is ModuleType and not is_installed(it.__name__)]
 
     def found(self) -> list[Meant]:
         """Return all of it."""
-        found, used = list(self._found), dict(self._used)
-        for each in self._found if self._modules else ():
-            used.update(each.used)
-        for home, name, value in members_of(self._modules, used, self._by_value):
-            found.append(_meant((id(vars(home)), name), functools.partial(Meant, home, name, value)))
-        return found
+        if not self._modules:
+            return self._found
+        used = dict.fromkeys(itertools.chain(*self._used, *(each.used for each in self._found)))
+        members = members_of(self._modules, used, self._by_value)
+        return self._found + [_meant((id(vars(home)), name), home, name, value) for home, name, value in members]
 
 
-def _meant(key: Hashable, make: Callable[[], Meant]) -> Meant:
-    """Return what was found before, as long as it holds; it keeps alive what its key is the address of."""
-    found = _MEANT.find(key)
-    return found if found is not None and found.holds() else _MEANT.change(key, lambda _: make())
-
-
-def _modules_of(function: FunctionType, used: Iterable[str]) -> list[ModuleType]:
-    """Return the modules that a function names, and those that it imports, if they are there."""
-    scope = function.__globals__
-    named = (scope.get(name) for name in used)
-    imported = (sys.modules.get(name) for name in imports_of(function.__code__, scope.get("__package__")))
-    return [found for found in (*named, *imported) if isinstance(found, ModuleType)]
+def _meant(key: Hashable, *what: Any) -> Meant:
+    """Return what was found before, as long as it holds."""
+    found = _MEANT.get(key)
+    if found is None or not found.holds():
+        if len(_MEANT) >= _REMEMBERED:
+            _MEANT.clear()
+        found = _MEANT[key] = Meant(*what)
+    return found
 
 
 def members_of(
@@ -190,20 +202,17 @@ def _is_own(function: FunctionType) -> bool:
 
 def _inside(value: Any) -> list[Any]:
     """Return what something wraps; no code of the user's runs."""
-    if isinstance(value, property):
+    cls = type(value)  # another class may be what an object says of itself
+    if issubclass(cls, property):
         return [value.fget, value.fset, value.fdel]
-    if isinstance(value, MethodType | classmethod | staticmethod):
+    if issubclass(cls, MethodType | classmethod | staticmethod):
         return [value.__func__]
-    if isinstance(value, functools.partial | functools.cached_property):
+    if issubclass(cls, functools.partial | functools.cached_property):
         return [value.func]
-    if kind_of(type(value)) is WRAPPER:
+    if kind_of(cls) is WRAPPER:
         return [value.fun]
-    held = own(value, "__dict__") if callable(value) and not isinstance(value, type) else None
+    held = own(value, "__dict__") if callable(value) and not issubclass(cls, type) else None
     return [held[name] for name in _WRAPPED if name in held][:1] if isinstance(held, dict) else []
-
-
-def _state(function: FunctionType) -> tuple[int, ...]:
-    return id(function.__code__), id(function.__defaults__), id(function.__kwdefaults__)
 
 
 # What is told of functions
@@ -215,9 +224,14 @@ def _said(functions: Iterable[FunctionType]) -> Said:
         code = digest_of(each.__code__)
         if code is None:
             return None
-        given = [*(each.__defaults__ or ()), *sorted((each.__kwdefaults__ or {}).items())]
-        said.append((code, repr([_constant(one) for one in given])))
+        said.append((code, tuple((name, repr(_constant(value))) for name, value in _defaults_of(each))))
     return tuple(said)
+
+
+def _defaults_of(function: FunctionType) -> list[tuple[str, object]]:
+    given, code = function.__defaults__ or (), function.__code__
+    names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
+    return [*zip(names, given, strict=False), *sorted((function.__kwdefaults__ or {}).items(), key=lambda one: one[0])]
 
 
 def _constant(value: object) -> object:
@@ -291,25 +305,34 @@ def _found(module: str, path: str) -> Any:
     return found
 
 
-def _is_told_by_source(module: str, path: str, *both: tuple[tuple[bytes, str], ...]) -> bool:
+def _is_told_by_source(module: str, path: str, here: Any, there: Any) -> bool:
     """Return whether the source of a module has both: it chooses, by what is installed say, or computes defaults."""
-    here, there = ({code for code, _ in one} for one in both)
+    both = [{code for code, _ in one} for one in (here, there)]
     with contextlib.suppress(Exception):
         source = inspect.getsource(sys.modules[module])
-        if here == there:
-            return _computes_defaults(ast.parse(source), path.rpartition(".")[2])
+        if both[0] == both[1]:
+            defaults = [{default for _, given in one for default in given} for one in (here, there)]
+            differing = {name for name, _ in defaults[0] ^ defaults[1]}
+            return differing <= _computed_defaults(ast.parse(source), path.rpartition(".")[2])
         in_source = {digest_of(each) for each in codes(compile(source, module, "exec", dont_inherit=True))}
-        return in_source >= here | there
+        return in_source >= both[0] | both[1]
     return False
 
 
-def _computes_defaults(source: ast.Module, name: str) -> bool:
+def _computed_defaults(source: ast.Module, name: str) -> set[str]:
+    """Return the names of arguments, of functions of some name, whose defaults are no constants."""
+    found = set[str]()
     for node in ast.walk(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            for default in (*node.args.defaults, *node.args.kw_defaults):
-                if not all(isinstance(one, _OF_LITERALS) for one in ast.walk(default or ast.Constant(None))):
-                    return True
-    return False
+            ordered, given = [*node.args.posonlyargs, *node.args.args], node.args.defaults
+            pairs = list[tuple[ast.arg, ast.expr | None]](zip(ordered[len(ordered) - len(given) :], given, strict=True))
+            pairs += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            found |= {arg.arg for arg, default in pairs if default is not None and not _is_constant(default)}
+    return found
+
+
+def _is_constant(default: ast.AST) -> bool:
+    return all(isinstance(part, _OF_LITERALS) for part in ast.walk(default))
 
 
 _OF_LITERALS = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.expr_context)

@@ -40,7 +40,7 @@ from dagad._values.contents import makes_anew, value_like, variables_of
 from dagad._values.homes import is_importable, sent_by_value
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
 from dagad._values.meant import Referred, refuse_others, told_of
-from dagad._values.names import unnamed_globals, used_in
+from dagad._values.names import of_function, unnamed_globals, used_in
 
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
@@ -54,7 +54,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         super().__init__(*args, **kwargs)
         self._on_the_way: set[type] = set()  # records whose registration is being written
         self.singletons: list[Any] = []  # classes and primitives that go by value and exist once a process
-        self.referred = Referred()  # functions, classes and modules that go by their names
+        self.referred = Referred(sent_by_value())  # functions, classes and modules that go by their names
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is made again."""
@@ -94,7 +94,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         if kind is not FunctionType or own:
             self.singletons.append(obj)
             return reduced if own else arriving_classes.reduced(obj, reduced)
-        self.referred.by_value(obj)
+        used = used_in(obj.__code__)
+        self.referred.by_value(obj, used, of_function(obj, used))
         if self.follows_words:
             sent = reduced[2][1]["__globals__"]
             sent.update((name, value) for name, value in unnamed_globals(obj, sent) if not _fails(value))

@@ -193,6 +193,10 @@ def test_a_default_that_is_edited_counts_and_one_that_is_computed_does_not(modul
     sent = meant.told_of([meant.Meant(None, "", computed), meant.Meant(None, "", edited)])
     computed.__defaults__ = (1.0, 0)  # the number of another process
     meant.refuse_others(sent)
+    computed.__defaults__ = (2.0, 0)
+    with pytest.raises(dagad.PortabilityError, match=r"with_default` is other code"):
+        meant.refuse_others(sent)
+    computed.__defaults__ = (1.0, 0)
     edited.__defaults__ = (2.0,)
     with pytest.raises(dagad.PortabilityError, match=r"scaled` is other code"):
         meant.refuse_others(sent)
@@ -222,9 +226,9 @@ def test_what_is_rewritten_by_pytest_and_what_belongs_to_packages_is_not_told_of
         return x
 
     assert meant.digest_of(checked.__code__) is None
-    referred = meant.Referred()
+    referred = meant.Referred(frozenset())
     referred.by_name(np.linalg.norm)
     referred.by_name(dagad.grad)
-    function: Any = lambda x: anp.sum(np.mean(x))  # noqa: E731  # mypy knows no other name for its type
-    referred.by_value(function)
+    referred.by_name(np)
+    referred.by_value(scaled_by, (), [("np", np)])  # type: ignore[arg-type]  # any function has another type for mypy
     assert meant.told_of(referred.found()) == ()
