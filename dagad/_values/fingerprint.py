@@ -18,6 +18,7 @@ from types import (
     MemberDescriptorType,
     MethodDescriptorType,
     MethodWrapperType,
+    ModuleType,
     WrapperDescriptorType,
 )
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from dagad._values.contents import contents_of
-from dagad._values.homes import goes_by_name, is_of_a_package, own, sent_by_value
+from dagad._values.homes import goes_by_name, is_installed, is_of_a_package, own, sent_by_value
 from dagad._values.kinds import (
     CACHED,
     COMPILED,
@@ -44,6 +45,7 @@ from dagad._values.kinds import (
     is_exact,
     kind_of,
 )
+from dagad._values.meant import Referred
 from dagad._values.names import Scopes, used_in
 from dagad._values.partition import Partition
 from dagad._values.pytree import TreeDef
@@ -115,11 +117,12 @@ def has_same_parts(one: Any, other: Any) -> bool:
 class _Look:
     """Notes what parts consist of. `by_name` says what goes by its name; `scopes` are modules that do not."""
 
-    __slots__ = ("_by_name", "_by_value", "_scopes", "_seen", "atoms")
+    __slots__ = ("_by_name", "_by_value", "_referred", "_scopes", "_seen", "atoms")
 
     def __init__(self, by_name: Callable[[Any, AbstractSet[str]], bool], scopes: Scopes | None) -> None:
         self._by_name, self._by_value, self._scopes = by_name, sent_by_value(), scopes
         self._seen: dict[int, int] = {}
+        self._referred = Referred(self._by_value)
         self.atoms: list[Any] = []
 
     def take(self, parts: Sequence[Any]) -> None:
@@ -133,6 +136,8 @@ class _Look:
                 self.take(part)
             elif cls not in _NAMELESS and self._by_name(part, self._by_value):
                 atoms.append(part)
+                if cls is ModuleType or not is_installed(part.__module__):
+                    self._referred.by_name(part)
             else:
                 self._open(part, cls, kind_of(cls))
 
@@ -140,6 +145,7 @@ class _Look:
         """Note what any function may mean in a module that another one hands it."""
         while self._scopes is not None and (fresh := self._scopes.fresh()):
             self.take(fresh)
+        self.atoms += self._referred.found() if self._scopes is None else []  # all is looked into where it stays here
 
     def _open(self, part: object, cls: Any, kind: Kind) -> None:
         atoms, key = self.atoms, id(part)
@@ -150,6 +156,8 @@ class _Look:
             self._seen[key] = len(self._seen)
         if kind in _THEMSELVES:
             atoms.append(part)
+        elif kind is INSTANCE and not is_installed(cls.__module__) and goes_by_name(cls, self._by_value):
+            self._referred.by_name(cls)
         inside = self._inside(part, cls, kind)
         atoms += cls, len(inside)
         self.take(inside)
@@ -174,7 +182,9 @@ class _Look:
             used = used_in(part.__code__)
             if self._scopes is not None:
                 self._scopes.meet(used)
-            return [*said, *parts, *kind.named(part, used)]
+            named = kind.named(part, used)
+            self._referred.by_value(part, used, named)
+            return [*said, *parts, *named]
         return [*said, *parts, *kind.named(part, ())]
 
     def _tells_all(self, part: object, cls: Any, kind: Kind) -> bool:

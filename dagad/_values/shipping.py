@@ -39,7 +39,8 @@ from dagad._values import arriving_classes, pytree
 from dagad._values.contents import makes_anew, value_like, variables_of
 from dagad._values.homes import is_importable, sent_by_value
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
-from dagad._values.names import unnamed_globals, used_in
+from dagad._values.meant import Referred, refuse_others, told_of
+from dagad._values.names import of_function, unnamed_globals, used_in
 
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
@@ -53,6 +54,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         super().__init__(*args, **kwargs)
         self._on_the_way: set[type] = set()  # records whose registration is being written
         self.singletons: list[Any] = []  # classes and primitives that go by value and exist once a process
+        self.referred = Referred(sent_by_value())  # functions, classes and modules that go by their names
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is made again."""
@@ -87,11 +89,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
         reduced = own.reduce(obj) if own else super().reducer_override(obj)
         if not isinstance(reduced, tuple) or len(reduced) <= 2:  # without a state: by reference
+            self.referred.by_name(obj)
             return reduced
-        if own or isinstance(obj, type):
+        if kind is not FunctionType or own:
             self.singletons.append(obj)
             return reduced if own else arriving_classes.reduced(obj, reduced)
-        if kind is FunctionType and self.follows_words:
+        used = used_in(obj.__code__)
+        self.referred.by_value(obj, used, of_function(obj, used))
+        if self.follows_words:
             sent = reduced[2][1]["__globals__"]
             sent.update((name, value) for name, value in unnamed_globals(obj, sent) if not _fails(value))
         return reduced
@@ -201,7 +206,7 @@ class Parcel:
     """Something pickled. It travels as bytes, and can neither fail to be pickled nor to be unpickled.
 
     ============  ===========================================================================================
-    `payload`     two pickles one after the other, the contents and `singletons`; and their buffers
+    `payload`     pickles one after the other: the contents, `singletons`, what is `meant` by names; and buffers
     `python`      the version of Python that packed it: functions by value are bytecode, which no other runs
     `singletons`  the classes and primitives that go by value, once it is open; see `singletons`
     ============  ===========================================================================================
@@ -227,7 +232,9 @@ class Parcel:
                 try:
                     unpickler = pickle.Unpickler(io.BytesIO(head), buffers=buffers)
                     contents = unpickler.load()
-                    self.singletons, self._contents = unpickler.load(), contents
+                    self.singletons = unpickler.load()
+                    refuse_others(unpickler.load())
+                    self._contents = contents
                 except PortabilityError:  # what could not be packed, and travels as its refusal
                     raise
                 except Exception as error:
@@ -270,6 +277,7 @@ def pack(obj: object) -> Parcel:
     try:
         pickler.dump(obj)
         pickler.dump(tuple(pickler.singletons))  # the same pickler's: references to what it has written already
+        pickler.dump(told_of(pickler.referred.found()))
     except ClosureError:
         raise
     except Exception as error:
