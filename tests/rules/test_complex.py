@@ -64,7 +64,7 @@ np.append(np.std(t, axis=0), K[0])
 linalg.solve_sylvester(K, q + 0j, q) | linalg.solve_sylvester(q, K, q=K)
 np.append(np.fft.irfft(w), K[0]) | np.append(np.linalg.slogdet(c)[1], K[0])
 np.stack([r[0, 0], K[0, 0]]) | np.einsum("ij,j", q, K[0]) | np.kron(q, K)
-np.arccosh(u) | np.arccosh(w) | np.fft.hfft(t) | np.var(t, axis=1, ddof=1)
+np.arccosh(u) | np.arccosh(w) | np.sign(t) | np.fft.hfft(t) | np.var(t, axis=1, ddof=1)
 np.prod(w, dtype=float) | np.prod(t, axis=0, dtype=float) | np.insert(K[0].real, 1, u)
 """
 
@@ -119,7 +119,6 @@ def test_a_function_of_complex_numbers_is_right_in_every_mode(call: str) -> None
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "sign": (lambda z: np.sign(z), r"no derivative of `np\.sign` of complex numbers"),
     "psi": (lambda z: scipy.special.psi(z), r"no derivative of `digamma` of complex numbers"),
     "ive": (lambda z: scipy.special.ive(1, z), r"no derivative of `ive`"),
     "phases": (lambda z: np.linalg.eigh(np.diag(abs(z)) + 0j)[1] * 1j, r"no derivative of `eigh` where .* phases"),

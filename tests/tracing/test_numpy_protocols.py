@@ -485,6 +485,11 @@ triangle only.
 What `scipy.integrate`, `scipy.interpolate` and `scipy.optimize` solve has derivatives in `dagad.solvers`:
 [equations, integrals and splines](../how-to/equations.md), [roots and optima](../how-to/optima.md).
 
+Complex numbers are followed wherever numpy and scipy take them, and with `engine="jax"` too, but for these functions of
+`scipy.special`, which jax has of real numbers only: `dawsn`, `elliprc`, `elliprd`, `elliprf`, `erf`, `erfc`, `fresnel`,
+`gamma`, `hyp1f1`, `log_ndtr`, `loggamma`, `ndtr`, `psi`, `rgamma`, `sici`, `spence`, `wrightomega` and `zeta`. The
+default engine has no derivative of `psi` there.
+
 Sparse matrices and linear operators of `scipy.sparse` are constant: `A @ x`, `x @ A`, `A.dot(x)`, `A.matvec(x)` and
 `scipy.sparse.linalg.spsolve(A, b)` have a derivative in the other operand. Make a new one rather than change a large
 one, or what an operator computes with.

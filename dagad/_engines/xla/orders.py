@@ -1,4 +1,4 @@
-"""Sorting and quantiles of what jax traces, with numpy's options and errors."""
+"""Sorting, quantiles and what is between sorted knots, of what jax traces, with numpy's options and errors."""
 
 from __future__ import annotations
 
@@ -49,3 +49,20 @@ def sorting(func: Function) -> Function:
         return Called(func)(a, axis)
 
     return functools.wraps(func)(found)
+
+
+_OF_REAL = Called(np.interp)
+
+
+def interp(x: Array, xp: Array, fp: Array, left: Any = None, right: Any = None, period: Any = None) -> Any:
+    """Return what is between knots; of complex numbers in two parts, as jax has it of real ones only."""
+    fp = array_of(fp)
+    rest = {} if period is None else {"period": period}
+    ends = {name: each for name, each in (("left", left), ("right", right)) if each is not None}
+    if jnp.result_type(fp).kind != "c":
+        return _OF_REAL(x, xp, fp, **ends, **rest)
+    parts = [
+        _OF_REAL(x, xp, part(fp), **{name: part(each) for name, each in ends.items()}, **rest)
+        for part in (np.real, np.imag)
+    ]
+    return jax.lax.complex(*parts)

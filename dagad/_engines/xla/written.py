@@ -17,7 +17,7 @@ from dagad._engines.xla.histograms import histogram, histogram2d, histogramdd
 from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis, wide
 from dagad._engines.xla.matrices import cholesky, eigh, eigvalsh, floating, norm_of, of_hermitian, triangle_by
 from dagad._engines.xla.missing import beyond, note_beyond
-from dagad._engines.xla.orders import quantiles, sorting
+from dagad._engines.xla.orders import interp, quantiles, sorting
 from dagad._engines.xla.protocols import (
     WRITTEN as WRITTEN,
     Called,
@@ -357,6 +357,7 @@ WRITTEN.update(
         np.nanquantile: quantiles(np.nanquantile, 1.0),
         np.percentile: quantiles(np.percentile, 100.0),
         np.nanpercentile: quantiles(np.nanpercentile, 100.0),
+        np.interp: interp,
         np.full_like: _full_like,
         np.zeros_like: _like(np.zeros),
         np.ones_like: _like(np.ones),
@@ -367,6 +368,8 @@ WRITTEN.update(
         np.histogram2d: histogram2d,
         np.absolute: corners.absolute,
         np.fabs: corners.absolute,
+        np.sign: corners.sign,
+        np.arccosh: corners.arccosh,
         np.fmax: corners.fmax,
         np.fmin: corners.fmin,
         np.copysign: corners.copysign,
