@@ -164,7 +164,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "mean": (lambda x: np.sum(np.var(x, axis=0, mean=0.5)), r"`np\.var` was called with `mean`.*Do without|`var`"),
     "condition": (lambda x: np.sum(np.compress(x, Y)), r"no derivative of `compress`"),
     "where of a ufunc": (lambda x: np.log(x, where=Y > 1), r"`np\.log` was called with `where`"),
-    "quantile": (lambda x: np.sum(np.quantile(x, 0.3, method="nearest")), r"`np\.quantile` was called with `method"),
+    "quantile": (
+        lambda x: np.sum(np.quantile(x, 0.3, method="inverted_cdf", weights=Y)),
+        r"`(np\.)?quantile` was called with `weights`",
+    ),
     "order of a quantile": (lambda x: np.quantile(Y, x[0]), r"`np\.quantile` makes|no derivative of `quantile`"),
     "period": (lambda x: np.sum(np.unwrap(9 * x, period=6 + x[0])), r"`np\.unwrap` was called with `period`"),
     "odd": (
