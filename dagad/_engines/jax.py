@@ -27,7 +27,7 @@ import numpy as np
 from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from dagad._config import setting
-from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
+from dagad._engines.jax_constants import NAME, Kept, refuse_long, refuse_own, shape_of
 from dagad._engines.jax_settings import as_for_all, refuse_uncompiled
 from dagad._engines.own_arrays import pulled_in_blocks
 from dagad._engines.xla.fences import ROUNDS, shortened
@@ -257,6 +257,8 @@ class _Compiled:
         return values, rest
 
     def _compile(self, inputs: list[list[Any]], fun: Flat, base: Any) -> Any:
+        refuse_long(inputs[0])
+
         def run(leaves: list[Any], constants: list[Any]) -> Any:
             base.given = constants
             try:

@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from dagad._engines.own_arrays import Placed
+from dagad._engines.own_arrays import Placed, of_dtype
+from dagad._engines.xla.conversions import LONG
 from dagad._engines.xla.refusals import LEAVE
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
 from dagad._remembered import Remembered
@@ -67,6 +68,13 @@ def refuse_own(parts: Sequence[Any]) -> None:
                 "its own, as the product of matrices is `*` there, and jax has only ordinary arrays. Give it "
                 f"`np.asarray(m)`, and write `m @ x`, or {LEAVE}."
             )
+
+
+def refuse_long(leaves: Sequence[Any]) -> None:
+    """Raise if there is no such array in jax as one of those that are differentiated."""
+    for leaf in leaves:
+        if isinstance(leaf, np.ndarray) and leaf.dtype in LONG:
+            raise StructureError(of_dtype(NAME, leaf.dtype))
 
 
 _NUMPYS = frozenset({np.ndarray, np.float64, float, int})

@@ -12,11 +12,16 @@ import numpy as np
 
 from dagad._errors import StructureError
 from dagad._tracing.flat_functions import Composed, Engine, Flat, Leaves, outputs_of
-from dagad._types import Array, Value
+from dagad._types import Array, DType, Value
 from dagad._values import pytree
 from dagad._values.canonical import is_frozen
 
 BLOCK = 8  # cotangents that are pulled at once; what executors ask for at once are multiples of it
+
+
+def of_dtype(library: str, dtype: DType) -> str:
+    """Tell that a library has no arrays of a dtype."""
+    return f"{library} has no arrays of the dtype {dtype}. Convert the data, with `.astype(float)` say."
 
 
 class Placed:
@@ -48,10 +53,7 @@ class Placed:
         with contextlib.suppress(TypeError):
             placed = self._put(array)
         if placed is None:
-            raise StructureError(
-                f"{self._library} has no arrays of the dtype {array.dtype}. Convert the data, with `.astype(float)` "
-                "say."
-            )
+            raise StructureError(of_dtype(self._library, array.dtype))
         if is_frozen(array):
             self._found[id(array)] = weakref.ref(array, functools.partial(self._forget, id(array))), placed
         return placed

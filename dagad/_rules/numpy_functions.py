@@ -12,11 +12,11 @@ from dagad._errors import NotDifferentiableError
 from dagad._rules.einsums import einsum
 from dagad._rules.numpy_rules import bins_of
 from dagad._tracing import refusals
-from dagad._tracing.by_definition import moved
+from dagad._tracing.by_definition import moved, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.operands import array_of
 from dagad._tracing.private import isbox
-from dagad._tracing.rules import cast
+from dagad._tracing.rules import cast, own_primitive
 from dagad._tracing.traced_array import with_value
 from dagad._types import Array, Axis, DType, Function, Shape
 from dagad._values import pytree
@@ -115,6 +115,24 @@ def _frexp(x: Array) -> tuple[Any, Any]:
     """Return the mantissas and the exponents, which are whole numbers."""
     exponents = np.frexp(plain(x))[1]
     return np.ldexp(x, -exponents), exponents
+
+
+def _direction(z: Array) -> Any:
+    """Return complex numbers by their sizes; 0 has no direction, and no slope."""
+    is_zero = plain(z) == 0
+    return anp.where(is_zero, 0.0, z / anp.abs(anp.where(is_zero, 1.0, z)))
+
+
+def _complex_sign(z: Array) -> Any:
+    return np.sign(z)
+
+
+_sign_of_complex = own_primitive(_complex_sign, *rules_of("np.sign", _direction))
+
+
+def _sign(x: Array) -> Any:
+    """Return the sign, which of real numbers is constant between its jumps."""
+    return _sign_of_complex(x) if np.iscomplexobj(plain(x)) else np.sign(plain(x))
 
 
 def _insert(arr: Array, obj: Array, values: Array, axis: Axis = None) -> Any:
@@ -256,6 +274,7 @@ WRITTEN.update(
         np.einsum: einsum,
         np.where: _where,
         np.frexp: _frexp,
+        np.sign: _sign,
         np.histogramdd: _histogramdd,
         np.histogram2d: _histogram2d,
     }

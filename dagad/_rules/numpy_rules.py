@@ -15,7 +15,7 @@ import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._errors import NotDifferentiableError
-from dagad._rules import fft_rules, reduction_rules
+from dagad._rules import coefficients, fft_rules, reduction_rules
 from dagad._rules.reduction_rules import is_deep
 from dagad._rules.scipy_integrate import trapezoid
 from dagad._rules.tails import BETTER_SLOPES, TANH
@@ -41,9 +41,19 @@ def _steps(x: Array) -> Any:
     return x[..., 1:] - x[..., :-1]
 
 
+def _in_one_period(x: Array, xp: Array, fp: Array, period: Array) -> tuple[Any, Any, Any]:
+    """Return points and sorted knots in one period, with those before and after."""
+    xp = anp.mod(xp, period)
+    order = np.argsort(plain(xp))
+    xp, fp = xp[order], _array(fp)[order]
+    ends = xp[-1:] - period, xp[:1] + period
+    return anp.mod(x, period), anp.concatenate([ends[0], xp, ends[1]]), anp.concatenate([fp[-1:], fp, fp[:1]])
+
+
 def _interp(x: Array, xp: Array, fp: Array, left: Array = None, right: Array = None, period: Array = None) -> Any:
     if period is not None:
-        raise NotDifferentiableError(refusals.of_option("np.interp", ["period"]))
+        x, xp, fp = _in_one_period(x, xp, fp, abs(period))
+        left = right = None
     at, knots = plain(x), np.asarray(plain(xp))
     low = np.clip(np.searchsorted(knots, at, "right") - 1, 0, len(knots) - 2)
     xp, fp = anp.array(xp), anp.array(fp)
@@ -93,35 +103,24 @@ def _correlate(a: Array, v: Array, mode: str = "valid") -> Any:
     return _convolve(a, anp.conj(anp.ravel(v))[::-1])[part]
 
 
-def _vander(x: Array, N: int | None = None, increasing: bool = False) -> Any:
-    powers = np.arange(np.size(plain(x)) if N is None else N)
-    return x[:, None] ** (powers if increasing else powers[::-1])
-
-
-def _polyval(p: Array, x: Array) -> Any:
-    x = _array(x)
-    total = 0.0 * x
-    for index in range(len(p)):
-        total = total * x + p[index]
-    return total
-
-
 def _gradient(f: Array, *spacing: Any, axis: Axis = None, edge_order: int = 1) -> Any:
-    if edge_order != 1:
-        raise NotDifferentiableError(refusals.of_option("np.gradient", ["edge_order"]))
     n_dims = np.ndim(plain(f))
     axes = range(n_dims) if axis is None else np.atleast_1d(axis)
     given = list(map(_array, spacing))
     steps = given * len(axes) if len(given) == 1 else given or [1.0] * len(axes)
-    found = [_slopes(anp.moveaxis(f, each, -1), step, each) for each, step in zip(axes, steps, strict=True)]
+    found = [_slopes(anp.moveaxis(f, each, -1), step, each, edge_order) for each, step in zip(axes, steps, strict=True)]
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _slopes(f: Array, step: Array, axis: int) -> Any:
+def _slopes(f: Array, step: Array, axis: int, edge_order: int) -> Any:
     h = _steps(step) if np.ndim(plain(step)) else step * np.ones(f.shape[-1] - 1)
     rise = _steps(f) / h
     inner = (h[1:] * rise[..., :-1] + h[:-1] * rise[..., 1:]) / (h[1:] + h[:-1])
-    return anp.moveaxis(anp.concatenate([rise[..., :1], inner, rise[..., -1:]], -1), -1, axis)
+    first, last = rise[..., :1], rise[..., -1:]
+    if edge_order == 2:  # straight on from the slopes in the middle of the two steps there
+        first = first - h[:1] * (rise[..., 1:2] - first) / (h[:1] + h[1:2])
+        last = last + h[-1:] * (last - rise[..., -2:-1]) / (h[-1:] + h[-2:-1])
+    return anp.moveaxis(anp.concatenate([first, inner, last], -1), -1, axis)
 
 
 def _ediff1d(ary: Array, to_end: Array = None, to_begin: Array = None) -> Any:
@@ -275,8 +274,6 @@ DEFINED: dict[Any, Function] = {
     np.interp: _interp,
     np.convolve: _convolve,
     np.correlate: _correlate,
-    np.vander: _vander,
-    np.polyval: _polyval,
     np.ediff1d: _ediff1d,
     np.unwrap: _unwrap,
     np.vdot: lambda a, b: anp.sum(anp.conj(anp.ravel(a)) * anp.ravel(b)),
@@ -410,7 +407,9 @@ def learn(module: ModuleType) -> bool:
     """Enter all rules."""
     del module
     newer = {getattr(np, name): each for name, each in NEWER.items() if hasattr(np, name)}
-    for func, definition in (DEFINED | fft_rules.DEFINED | reduction_rules.DEFINED | newer).items():
+    for func, definition in (
+        DEFINED | coefficients.DEFINED | fft_rules.DEFINED | reduction_rules.DEFINED | newer
+    ).items():
         define(func, *rules_of(func.__name__, definition))
     for func, (definition, better) in (BETTER | fft_rules.BETTER | reduction_rules.BETTER).items():
         define(func, *rules_of(func.__name__, definition), better)

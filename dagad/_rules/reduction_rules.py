@@ -9,13 +9,11 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._errors import NotDifferentiableError
-from dagad._tracing import refusals
 from dagad._tracing.by_definition import moved, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import Better, own_primitive
-from dagad._types import Argnums, Args, Array, Axis, DType, Function, Kwargs, Value
+from dagad._types import Argnums, Args, Array, Axis, DType, Function, Kwargs, Shape, Value
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -269,14 +267,20 @@ def _partition(a: Array, kth: Array, axis: Axis = -1, kind: Any = "introselect",
     return _ordered(places)(a, axis=axis)
 
 
+def _places(counts: Array, q: Array, method: Any, shape: Shape) -> Any:
+    """Return where among so many sorted entries a quantile is: what numpy finds if each of them is its own place."""
+    found, counts = np.zeros((*shape, *q.shape)), np.broadcast_to(np.maximum(counts, 1), shape)
+    for count in np.unique(counts):
+        found[counts == count] = np.quantile(np.arange(float(count)), q, method=method)
+    return found
+
+
 def _quantile(
     a: Array, q: Array, axis: Axis = None, *, method: str = "linear", keepdims: bool = False, present: bool = False
 ) -> Any:
     """Return quantiles; of those entries only that are not nan, if that is asked for: the others come last."""
     if isbox(q):
         raise NotImplementedError("VJP of quantile wrt argnums (1,) not defined")
-    if method != "linear":
-        raise NotDifferentiableError(refusals.of_option("np.quantile", [f"method={method!r}"]))
     q, kept, n_dims = np.asarray(q), np.shape(plain(a)), np.ndim(plain(a))
     axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
     rows = anp.moveaxis(a, axes, tuple(range(-len(axes), 0)))
@@ -285,7 +289,7 @@ def _quantile(
     rows = _sort(anp.reshape(rows, (*outer, n_rows))) if n_rows else np.full((*outer, 1), np.nan)  # none has nothing
     counts = np.sum(~np.isnan(plain(rows)), axis=-1) if present else np.array(rows.shape[-1])
     last = np.broadcast_to(np.maximum(counts - 1, 0), rows.shape[:-1])[(..., *[None] * q.ndim)]
-    place = q * last
+    place = q * last if method == "linear" else _places(counts, q, method, last.shape[: rows.ndim - 1])
     low = np.floor(place).astype(int)
     part, high = place - low, np.minimum(low + 1, last)
     others = np.indices(place.shape, sparse=True)[: len(rows.shape) - 1]

@@ -194,8 +194,6 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Tree, kwargs: Kwargs) -> An
         raise NotDifferentiableError(refusals.of_option(f"np.{ufunc.__name__}", kwargs or ["dtype"]))
     if dtype is not None:  # what numpy computes in
         inputs = [each if getattr(each, "dtype", None) == dtype else anp.array(each).astype(dtype) for each in inputs]
-    if ufunc is np.sign and np.iscomplexobj(pytree.plain(inputs[0])):  # x / |x|; autograd takes it for constant
-        raise NotDifferentiableError(refusals.of_function("np.sign", " of complex numbers"))
     if ufunc in CONSTANT:
         return ufunc(*map(pytree.plain, inputs))
     if ufunc in WRITTEN:

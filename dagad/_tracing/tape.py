@@ -11,10 +11,11 @@ import numpy as np
 from autograd.extend import Box, VJPNode
 
 from dagad._errors import ClosureError, NotDifferentiableError
+from dagad._tracing.cotangent_sums import add_outgrads
 from dagad._tracing.flat_functions import Flat
 from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.patches import patches, traces_of
-from dagad._tracing.private import add_outgrads, isbox
+from dagad._tracing.private import isbox
 from dagad._tracing.refusals import explained
 from dagad._tracing.residuals import held_arguments, looking
 from dagad._tracing.rules import learn_rules, learns_from, vjp_rule

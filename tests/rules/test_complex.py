@@ -26,6 +26,7 @@ def number(*shape: int) -> Any:
 BASE = {"c": number(3, 3) + 5 * np.eye(3), "t": number(5, 3), "u": number(3), "w": number(5)}
 TURN = {name: [number(*np.shape(base)) for _ in range(3)] for name, base in BASE.items()}
 K = number(3, 3)  # a constant
+H = K + K.conj().T  # another
 
 MATRICES = """
 np.linalg.det(c) | np.linalg.slogdet(c)[0] | np.linalg.slogdet(c)[1] | np.linalg.inv(c) | np.linalg.pinv(t)
@@ -63,11 +64,20 @@ np.append(np.std(t, axis=0), K[0])
 linalg.solve_sylvester(K, q + 0j, q) | linalg.solve_sylvester(q, K, q=K)
 np.append(np.fft.irfft(w), K[0]) | np.append(np.linalg.slogdet(c)[1], K[0])
 np.stack([r[0, 0], K[0, 0]]) | np.einsum("ij,j", q, K[0]) | np.kron(q, K)
-np.arccosh(u) | np.arccosh(w) | np.fft.hfft(t) | np.var(t, axis=1, ddof=1)
+np.arccosh(u) | np.arccosh(w) | np.sign(t) | np.fft.hfft(t) | np.var(t, axis=1, ddof=1)
 np.prod(w, dtype=float) | np.prod(t, axis=0, dtype=float) | np.insert(K[0].real, 1, u)
 """
+
+# Complex constants and something real: `H + g` is Hermitian, and moves by real matrices.
+REAL_STEPS = """
+np.linalg.eigvalsh(H + g) | np.linalg.eigh(H + g)[0] | abs(np.linalg.eigh(H + g, "U")[1]) ** 2
+linalg.eigvalsh(H + g) | abs(linalg.eigh(H + g)[1]) ** 2 | linalg.eigh(H + g, lower=False)[0]
+linalg.eigvalsh(H + g, subset_by_index=[0, 1]) | np.linalg.pinv(H + g, hermitian=True)
+np.linalg.svd(H + g, compute_uv=False, hermitian=True) | linalg.eigvalsh(H + g, h) | linalg.pinvh(H + g)
+linalg.eigvals_banded(np.stack([r[0], K[0]]), lower=True)
+"""
 HOMES = {"np": np, "linalg": scipy.linalg, "special": scipy.special}
-CALLS = [call for call in calls(MATRICES) + calls(BESIDE) if is_here(call, HOMES)]
+CALLS = [call for call in calls(MATRICES) + calls(BESIDE) + calls(REAL_STEPS) if is_here(call, HOMES)]
 
 
 def weighed(out: Any) -> Any:
@@ -83,8 +93,9 @@ def loss_of(call: str) -> Callable[[Any], Any]:
         made = {name: BASE[name] + sum(x[k] * turn for k, turn in enumerate(TURN[name])) for name in BASE}
         made["h"] = made["c"] @ made["c"].conj().T + np.eye(3)
         made["q"], made["r"] = np.real(made["c"] * (1 + 1j * x[0])), np.real(made["t"] * (1 + 1j * x[1]))
+        made["g"] = made["q"] + made["q"].T
         made["r"] = made["r"][:3, :2] if "lstsq(r" in call else made["r"]
-        return weighed(eval(code, {**HOMES, "K": K, **made}))
+        return weighed(eval(code, {**HOMES, "K": K, "H": H, **made}))
 
     return loss
 
@@ -108,10 +119,13 @@ def test_a_function_of_complex_numbers_is_right_in_every_mode(call: str) -> None
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "sign": (lambda z: np.sign(z), r"no derivative of `np\.sign` of complex numbers"),
     "psi": (lambda z: scipy.special.psi(z), r"no derivative of `digamma` of complex numbers"),
     "ive": (lambda z: scipy.special.ive(1, z), r"no derivative of `ive`"),
     "phases": (lambda z: np.linalg.eigh(np.diag(abs(z)) + 0j)[1] * 1j, r"no derivative of `eigh` where .* phases"),
+    "some vectors": (
+        lambda z: scipy.linalg.eigh(H + np.diag(z.real), subset_by_index=[0, 1])[1],
+        r"no derivative of `scipy\.linalg\.eigh` of complex matrices with vectors.*phases are free",
+    ),
     "rank": (lambda z: np.linalg.pinv(np.outer(z, z)), r"no derivative of `pinv` of complex matrices that are not"),
 }
 

@@ -88,7 +88,11 @@ np.histogramdd([y, 2 * y, x], bins=(2, [0, 1, 4], range(3)), weights=x)[0]
 np.histogramdd([y, 2 * y], bins=[[0.0, x[0], 2.0], [0.0, 1.5, 2.0, 4.0]], weights=x, density=True)[0]
 np.histogramdd([y, 2 * y], bins=[np.cumsum(x[:3]), 3], weights=x)[1][0]
 np.prod(x[:0]) + x[0] | np.nanprod(m[:, :0], axis=1) + x[:3] | np.nanmedian(m[:0], axis=1) | np.cumsum(x[0])
-np.quantile(x, 1)
+np.quantile(x, 1) | np.quantile(x, [0.05, 0.3], method="lower") | np.percentile(m, 30, axis=1, method="nearest")
+np.quantile(m, 0.2, axis=1, method="hazen") | np.percentile(x, 33, method="averaged_inverted_cdf")
+np.nanquantile(hole.reshape(3, 4), [0.3, 0.8], axis=1, method="higher") | np.quantile(x, 0.07, method="inverted_cdf")
+np.quantile(x, [0.0, 0.5, 0.25, 1.0], method="nearest") | np.nanpercentile(hole, 40, method="median_unbiased")
+np.quantile(m, 0.4, (0, 1), method="midpoint", keepdims=True)
 """
 
 SHAPES = """
@@ -143,6 +147,9 @@ np.gradient(x[:3], [0.0, 1.0, 3.0]) | np.polyval(x[:3], [1.0, 2.0]) | np.diff(y,
 np.diff(m, append=x[:3, None])
 np.cross(m[:, :3], x[:3]) | np.cross(x[:3], m[:3].T, axisc=0)
 np.average(m[None], axis=(2, 0), weights=x[:4, None])
+np.interp(7 * x, [0.1, 0.8, 0.4], x[:3], period=0.9) | np.interp(4 * y, x[3:6], x[:3], period=-x[7])
+np.gradient(x, edge_order=2) | np.gradient(m, y[:3] ** 2, x[0], edge_order=2)[0] | np.gradient(y, x, edge_order=2)
+np.polyder(x) | np.polyder(x, 3) | np.polyint(x) | np.polyint(x, 2, [1.0, 2.0]) | np.polyint(x[2:], 2, k=x[:1])
 np.interp([0.2, 0.4, 0.5], [0.4], x[:1]) | np.interp(x, [0.4], [2.0])
 np.trace(m, dtype=float)
 np.einsum("ii->i", s) | np.einsum("ii", s) | np.einsum("...ii->...i", s[None] * y[:2, None, None])
@@ -228,6 +235,10 @@ FAMILIES = {
 NOT_IN_JAX = frozenset(
     {
         'linalg.svd(m, False, lapack_driver="gesvd")[0]',
+        'np.nanpercentile(hole, 40, method="median_unbiased")',
+        "np.gradient(x, edge_order=2)",
+        "np.gradient(m, y[:3] ** 2, x[0], edge_order=2)[0]",
+        "np.gradient(y, x, edge_order=2)",
         "np.nonzero(x)[0] * x",
         "np.partition(x, 4)",
         "np.partition(m, 1, axis=0)",

@@ -164,7 +164,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "mean": (lambda x: np.sum(np.var(x, axis=0, mean=0.5)), r"`np\.var` was called with `mean`.*Do without|`var`"),
     "condition": (lambda x: np.sum(np.compress(x, Y)), r"no derivative of `compress`"),
     "where of a ufunc": (lambda x: np.log(x, where=Y > 1), r"`np\.log` was called with `where`"),
-    "quantile": (lambda x: np.sum(np.quantile(x, 0.3, method="nearest")), r"`np\.quantile` was called with `method"),
+    "quantile": (
+        lambda x: np.sum(np.quantile(x, 0.3, method="inverted_cdf", weights=Y)),
+        r"`(np\.)?quantile` was called with `weights`",
+    ),
     "order of a quantile": (lambda x: np.quantile(Y, x[0]), r"`np\.quantile` makes|no derivative of `quantile`"),
     "period": (lambda x: np.sum(np.unwrap(9 * x, period=6 + x[0])), r"`np\.unwrap` was called with `period`"),
     "odd": (
@@ -484,6 +487,11 @@ triangle only.
 
 What `scipy.integrate`, `scipy.interpolate` and `scipy.optimize` solve has derivatives in `dagad.solvers`:
 [equations, integrals and splines](../how-to/equations.md), [roots and optima](../how-to/optima.md).
+
+Complex numbers are followed wherever numpy and scipy take them, and with `engine="jax"` too, but for these functions of
+`scipy.special`, which jax has of real numbers only: `dawsn`, `elliprc`, `elliprd`, `elliprf`, `erf`, `erfc`, `fresnel`,
+`gamma`, `hyp1f1`, `log_ndtr`, `loggamma`, `ndtr`, `psi`, `rgamma`, `sici`, `spence`, `wrightomega` and `zeta`. The
+default engine has no derivative of `psi` there.
 
 Sparse matrices and linear operators of `scipy.sparse` are constant: `A @ x`, `x @ A`, `A.dot(x)`, `A.matvec(x)` and
 `scipy.sparse.linalg.spsolve(A, b)` have a derivative in the other operand. Make a new one rather than change a large

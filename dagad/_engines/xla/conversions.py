@@ -29,12 +29,12 @@ def whole_of(x: Array, dtype: DType) -> Any:
     return jnp.where(x >= most, high, jnp.where(x < least, low, jnp.where(jnp.isnan(x), none, found)))
 
 
-_LONG = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {np.dtype(float), np.dtype(complex)}
+LONG = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {np.dtype(float), np.dtype(complex)}
 
 
 def as_dtype(operand: Array, dtype: DType) -> Any:
     """Return an operand in a dtype; a large constant of one number alone is made on the device."""
-    if np.dtype(dtype) in _LONG or np.dtype(dtype).kind not in "biufc":
+    if np.dtype(dtype) in LONG or np.dtype(dtype).kind not in "biufc":
         raise NotDifferentiableError(refusals.of_words(np.dtype(dtype)))
     if isinstance(operand, jax.Array):
         same = operand.dtype == dtype and not operand.weak_type

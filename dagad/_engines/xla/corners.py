@@ -69,7 +69,46 @@ def _of_taken(value: Function) -> Function:
     return with_slopes(value, lambda ans, x, y: _share_of(x, y, ans), lambda ans, x, y: _share_of(y, x, ans))
 
 
-absolute = with_slopes(jnp.abs, lambda ans, x: _sign(x))
+# Of complex numbers
+
+
+_complex_arccosh = jax.custom_jvp(jnp.arccosh)
+
+
+@_complex_arccosh.defjvp
+def _moved_arccosh(args: Any, tangents: Any) -> Any:
+    """Have the slope of the branch that numpy gives: jax's is of the other one where the real part is negative."""
+    (z,), (tangent,) = args, tangents
+    return _complex_arccosh(z), tangent / (jnp.sqrt(z - 1.0) * jnp.sqrt(z + 1.0))
+
+
+@jax.custom_jvp
+def _direction(z: Array) -> Any:
+    return jnp.sign(z)
+
+
+@_direction.defjvp
+def _turned(args: Any, tangents: Any) -> Any:
+    """Have the slope of z / |z|, which only turns, and none at 0."""
+    (z,), (tangent,) = args, tangents
+    found, is_zero = _direction(z), z == 0
+    turn = jnp.imag(jnp.conj(found) * tangent) / jnp.abs(jnp.where(is_zero, 1.0, z))
+    return found, jnp.where(is_zero, 0.0, 1j * found * turn).astype(z.dtype)
+
+
+def _size(z: Array) -> Any:
+    is_zero = z == 0  # where no derivative of any order has a place
+    return jnp.where(is_zero, 0.0, jnp.abs(jnp.where(is_zero, 1.0, z)))
+
+
+def _of_kinds(of_real: Function, of_complex: Function) -> Function:
+    """Return a function that is another one of complex numbers."""
+    return lambda x: (of_complex if jnp.result_type(x).kind == "c" else of_real)(x)
+
+
+sign = _of_kinds(jnp.sign, _direction)
+arccosh = _of_kinds(jnp.arccosh, _complex_arccosh)
+absolute = _of_kinds(with_slopes(jnp.abs, lambda ans, x: _sign(x)), _size)
 fmax, fmin = _of_taken(jnp.fmax), _of_taken(jnp.fmin)
 expit: Function = with_slopes(jss.expit, lambda ans, x: ans * expit(-x))
 copysign = with_slopes(jnp.copysign, lambda ans, x, y: _sign(x) * _sign(ans), lambda ans, x, y: 0.0 * y)

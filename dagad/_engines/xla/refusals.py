@@ -74,7 +74,8 @@ def of_conversion(name: str | None) -> str:
     return (
         f"{lines.here()} asks for {who}, but {_KNOWN}. Write it with other functions of `np`, `scipy.special` or "
         "`jax.numpy`; make one array of several by `np.stack([a, b])`; write `value * np.ones(shape)` for "
-        f"`np.full(shape, value)`. Or {LEAVE}, or says what to write."
+        "`np.full(shape, value)`, and `jax.numpy.take(array, index, axis=0)` for entries of a constant array at an "
+        f"index that is a value. Or {LEAVE}, or says what to write."
     )
 
 

@@ -96,13 +96,13 @@ _LONG = " (its terms there are the more the smaller an entry is, without end)"
 UFUNCS_OF_SCIPY.update({name: refusals.refused(name, _LONG) for name in ("exp1", "expi", "expn")})
 UFUNCS_OF_SCIPY.update(
     {
-        "psi": special.digamma,
-        "digamma": special.digamma,
+        "psi": refusals.of_real("psi", special.digamma),
+        "digamma": refusals.of_real("digamma", special.digamma),
         "gammaln": special.gammaln,
-        "gamma": special.gamma,
+        "gamma": refusals.of_real("gamma", special.gamma),
         "betaln": special.betaln,
         "beta": special.beta,
-        "log_ndtr": special.log_ndtr,
+        "log_ndtr": refusals.of_real("log_ndtr", special.log_ndtr),
         "i0": special.i0,
         "i1": special.i1,
         "log1p": vectors.log1p,
@@ -119,7 +119,7 @@ UFUNCS_OF_SCIPY.update(
         "kl_div": corners.kl_div,
         "log_expit": lambda x: -corners.logaddexp(0.0, -x),
         "erfcinv": special.erfcinv,
-        "rgamma": special.rgamma,
+        "rgamma": refusals.of_real("rgamma", special.rgamma),
         "binom": special.binom,
         "poch": special.poch,
         "betaincc": lambda a, b, x: jss.betainc(b, a, 1.0 - x),
@@ -144,8 +144,8 @@ UFUNCS_OF_SCIPY.update(
         "boxcox1p": special.boxcox1p,
         "ndtri": special.ndtri,
         "erfcx": special.erfcx,
-        "loggamma": special.loggamma,
-        "hyp1f1": special.hyp1f1,
+        "loggamma": refusals.of_real("loggamma", special.loggamma),
+        "hyp1f1": refusals.of_real("hyp1f1", special.hyp1f1),
         **integrals.UFUNCS,
         **elliptic.UFUNCS,
         **line_profiles.UFUNCS,
@@ -160,6 +160,7 @@ UFUNCS_OF_SCIPY.update(
 )
 
 
+UFUNCS_OF_SCIPY.update({name: refusals.of_real(name, getattr(jss, name)) for name in ("erf", "erfc", "dawsn", "ndtr")})
 WRITTEN.update({np.hypot: special.hypot, np.i0: lambda x: special.i0(floating(x))})
 
 

@@ -15,9 +15,9 @@ from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose
 from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.histograms import histogram, histogram2d, histogramdd
 from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis, wide
-from dagad._engines.xla.matrices import cholesky, eigh, eigvalsh, floating, norm_of, of_hermitian, triangle_by
+from dagad._engines.xla.matrices import cholesky, double, eigh, eigvalsh, floating, norm_of, of_hermitian, triangle_by
 from dagad._engines.xla.missing import beyond, note_beyond
-from dagad._engines.xla.orders import quantiles, sorting
+from dagad._engines.xla.orders import interp, quantiles, sorting
 from dagad._engines.xla.protocols import (
     WRITTEN as WRITTEN,
     Called,
@@ -357,6 +357,9 @@ WRITTEN.update(
         np.nanquantile: quantiles(np.nanquantile, 1.0),
         np.percentile: quantiles(np.percentile, 100.0),
         np.nanpercentile: quantiles(np.nanpercentile, 100.0),
+        np.interp: interp,
+        np.polyder: lambda p, m=1: jnp.polyder(as_dtype(array_of(p), common_dtype([array_of(p), np.arange(1)])), m),
+        np.polyint: lambda p, m=1, k=None: jnp.polyint(double(p), m, None if k is None else double(k)),
         np.full_like: _full_like,
         np.zeros_like: _like(np.zeros),
         np.ones_like: _like(np.ones),
@@ -367,6 +370,8 @@ WRITTEN.update(
         np.histogram2d: histogram2d,
         np.absolute: corners.absolute,
         np.fabs: corners.absolute,
+        np.sign: corners.sign,
+        np.arccosh: corners.arccosh,
         np.fmax: corners.fmax,
         np.fmin: corners.fmin,
         np.copysign: corners.copysign,
