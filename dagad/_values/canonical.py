@@ -56,6 +56,8 @@ class Given(np.ndarray):
 
 def as_given(array: Array) -> Any:
     """Return a view that can't be written to, as functions are given it. It is told by what it is a view of."""
+    if type(array.base) is Given:  # it is one already
+        return array
     is_plain = type(array) is np.ndarray  # others hold more than numbers
     # Twice: numpy leaves one out whose own base is a plain array.
     array = array.view(Given).view(Given) if is_plain else array.view()

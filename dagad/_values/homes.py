@@ -24,6 +24,8 @@ _CLOSED = (sys.stdlib_module_names | _LIBRARIES) - {"__main__", "types", "collec
 _PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # What has a name of its own. Bound methods are made anew whenever they are looked up.
 _HAVE_A_NAME = (type, FunctionType, type(np.sum))
+_MAY_GO_BY_NAME: tuple[Any, ...] = (*_HAVE_A_NAME, BuiltinFunctionType, ModuleType)
+_OFTEN = frozenset({type, FunctionType})
 
 
 def own(obj: object, name: str, default: object = None) -> Any:
@@ -126,12 +128,14 @@ def _found(module: str, name: str) -> Any:
 
 def goes_by_name(part: object, by_value: AbstractSet[str]) -> bool:
     """Return whether another process finds a thing under its name, so that pickling it would not show any change."""
+    if type(part) in _OFTEN:
+        return is_importable(part, by_value)
+    if not isinstance(part, _MAY_GO_BY_NAME):
+        return False
     if isinstance(part, _HAVE_A_NAME):
         return is_importable(part, by_value)
     if isinstance(part, BuiltinFunctionType):
         return part.__self__ is None or isinstance(part.__self__, ModuleType)
-    if not isinstance(part, ModuleType):
-        return False
     return is_imported(part.__name__, by_value) and sys.modules[part.__name__] is part
 
 

@@ -231,7 +231,7 @@ def test_a_deleted_class_attribute_that_a_users_own_task_brought_is_gone_on_work
     assert dagad.map(lambda row, t: cls.scale * t, X, 1.0, scheduler=cluster).tolist() == [1.0] * len(X)
 
 
-def test_what_code_on_a_worker_put_into_a_class_stays_there(cluster: Any) -> None:
+def test_attributes_that_code_on_a_worker_gives_a_class_stay_there(cluster: Any) -> None:
     class Table:
         scale = 1.0
 

@@ -220,7 +220,7 @@ def test_a_function_that_is_decorated_on_one_side_is_the_same(module: Module) ->
         meant.refuse_others(sent)
 
 
-def test_what_is_rewritten_by_pytest_and_what_belongs_to_packages_is_not_told_of() -> None:
+def test_functions_rewritten_by_pytest_and_those_of_packages_are_not_compared() -> None:
     def checked(x: Any) -> Any:
         assert x > 0
         return x
