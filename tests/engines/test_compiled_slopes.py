@@ -190,10 +190,11 @@ np.modf(t); np.sort(t, kind="stable"); np.argsort(t, kind="mergesort"); np.triu(
 np.histogram(t[2:4], 3)[0]; np.histogram(t[2:4], 3, weights=[1, 2])[0]; np.histogram(t[2:4], 2, density=True)[0]
 np.histogram(t[2:4], 2, weights=t[2:4])[0]; np.histogram(t[2:4], [0.0, 1.0, 999.0])[0]; np.maximum.accumulate(t)
 np.minimum.accumulate(t); np.fmax(t, 0.0); np.logaddexp(t, t); np.percentile(t[2:4], 30.0, method="lower")
+np.quantile(t[2:4], 0.5, method="weibull"); np.percentile(t[2:4], 50.0, method="hazen")
 np.clip(t, -1.0, 1.0); np.copysign(t, -1.0); np.linalg.norm(t[2:4], 1)
 """
 REFUSED = """
-np.argpartition(t, 1); t.argpartition(1); np.percentile(t, 50.0, method="hazen"); np.quantile(t, 0.5, method="weibull")
+np.argpartition(t, 1); t.argpartition(1); np.nanpercentile(t, 50.0, method="hazen")
 np.array_str(t); np.array_repr(t); np.array2string(t)
 """
 
