@@ -86,10 +86,14 @@ def _has_variables_only(fun: object, found: list[Any], *, again: bool = False) -
         return False
     scope = fun.__globals__
     for name in globals_of(fun.__code__):
-        each = scope.get(name)
-        if type(each) in _NUMBERS:
+        each: Any = scope.get(name)
+        kind = type(each)
+        if kind is ModuleType:  # nearly always
+            if not is_installed(each.__name__):
+                return False
+        elif kind in _NUMBERS:
             found.append(each)
-        elif type(each) is FunctionType:
+        elif kind is FunctionType:
             if not any(each is one for one in found):
                 found.append(each)
                 if not _has_variables_only(each, found, again=again):
@@ -139,7 +143,7 @@ class _Picture:
         functions, others = [fun], list[Any]()
         while functions or others:
             part = (functions or others).pop()  # functions first: they say which attributes are read
-            if id(part) in self.states or _is_fixed(part):
+            if type(part) in _NUMBERS or id(part) in self.states or _is_fixed(part):
                 continue
             numbers, inner = self._look(part)
             self.states[id(part)] = numbers, tuple(map(id, inner))
