@@ -341,15 +341,23 @@ def _how_to_float(leaves: Sequence[Any]) -> str:
             return "True and False have no derivative: give a number such as `1.0`, or pass them as constants."
     if all(isinstance(leaf, int | np.ndarray | np.generic) for leaf in leaves):
         return "Convert integers with `float(...)` or `.astype(float)`."
-    own = next((type(leaf) for leaf in leaves if hasattr(leaf, "__dict__")), None)
+    own = next((type(leaf) for leaf in leaves if hasattr(leaf, "__dict__") or _fields_of(type(leaf))), None)
     if own is None:
         return "Give numbers, arrays, or lists, tuples and dicts of these."
     if base := next((base for base in (dict, list, tuple, set) if issubclass(own, base)), None):
         name = base.__name__
         return f"`{own.__name__}` is derived from `{name}`, and may hold more than that: give `{name}(...)` of it."
-    names = [field.name for field in dataclasses.fields(own)] if dataclasses.is_dataclass(own) else ["x", "y"]
-    parts = "".join(f"m.{name}, " for name in names)
+    fields = _fields_of(own) or {"x": False, "y": False}
+    parts = "".join(f"m.{name}, " for name in fields)
+    by_name = ", ".join(f"{name}=parts[{place}]" for place, name in enumerate(fields))
+    made = f"{own.__name__}({by_name if any(fields.values()) else '*parts'})"
     return (
         f"To look into `{own.__name__}`, register the class with optree: `optree.register_pytree_node({own.__name__}, "
-        f'lambda m: (({parts}), None), lambda _, parts: {own.__name__}(*parts), namespace="dagad")`.'
+        f'lambda m: (({parts}), None), lambda _, parts: {made}, namespace="dagad")`.'
     )
+
+
+def _fields_of(cls: type) -> dict[str, bool]:
+    """Return the fields that make an object of a dataclass, or of a class of attrs, and whether only their names do."""
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else getattr(cls, "__attrs_attrs__", ())
+    return {field.name: bool(field.kw_only) for field in fields if field.init}

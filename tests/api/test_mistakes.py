@@ -13,6 +13,7 @@ import autograd.numpy as anp
 import dask
 import dask.array
 import numpy as np
+import optree
 import pandas as pd
 import pytest
 import scipy.integrate
@@ -406,3 +407,34 @@ def test_a_traced_value_taken_out_of_numpy_is_refused_with_the_remedy(name: str)
     chunk, remedy = LEAVES_NUMPY[name]
     with pytest.raises(NotDifferentiableError, match=remedy):
         dagad.grad(lambda theta: dagad.reduce_sum(chunk, Y, theta, scheduler="sync"))(np.array([1.0, 2.0]))
+
+
+@dataclasses.dataclass
+class InOrder:
+    a: float
+    b: float
+
+
+@dataclasses.dataclass(kw_only=True)
+class ByName:
+    a: float
+    b: float
+
+
+@dataclasses.dataclass(slots=True)
+class InSlots:
+    a: float
+    b: float
+    total: float = dataclasses.field(init=False, default=0.0)
+
+
+@pytest.mark.parametrize("cls", [InOrder, ByName, InSlots])
+def test_the_line_that_registers_a_class_runs_as_it_is_written(cls: Any) -> None:
+    made = type(cls.__name__, (cls,), {"__module__": __name__})
+    with pytest.raises(dagad.DagadError, match="register the class with optree") as caught:
+        dagad.grad(lambda m: m.a**2 * m.b)(made(a=1.0, b=2.0))
+    line = str(caught.value).split("`")[-2]
+    assert line.startswith("optree.register_pytree_node(")
+    eval(line, {"optree": optree, cls.__name__: made})
+    gradient = dagad.grad(lambda m: m.a**2 * m.b)(made(a=3.0, b=2.0))
+    assert (gradient.a, gradient.b) == (12.0, 9.0)
