@@ -222,7 +222,7 @@ class Meeting:
             # Those who wait first: one that runs may need a lock that they hold.
             for member in sorted(self._members, key=self._running.__contains__):
                 member.give_up()
-            self._members = []
+            self._members, self._refused = [], {}
             if around is not None:
                 around.inside = None
 

@@ -2,8 +2,8 @@
 
 Members that took turns in such blocks would leave them in another order than that of blocks in blocks, and leave the
 process as none of them found it; and each would run under what the last one set. So one that has changed it waits for
-nobody until it is as it was, or the member is over. From where
-one writes what the program of others reads too, all run one by one: `ProgramState` tells.
+nobody until it is as it was, or the member is over. Where one writes what the programs of others read too, all run one
+by one: see `ProgramState`.
 """
 
 from __future__ import annotations

@@ -16,10 +16,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from dagad._values.homes import is_closed
-from dagad._values.names import names_out
+from dagad._values.names import WRITE, names_out
 
-# Methods and functions of numpy's that write into an array they are given.
-_METHODS = frozenset("at copyto fill fill_diagonal itemset place put put_along_axis putmask shuffle".split())
 _STORES = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}  # and how many values stand on the stack above the array
 _LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_NAME"})
 _MAKE_CONTAINERS = frozenset({"BUILD_MAP", "BUILD_LIST", "BUILD_CONST_KEY_MAP", "DICT_UPDATE", "LIST_EXTEND"})
@@ -59,7 +57,7 @@ def _forget(key: int, reference: weakref.ref[CodeType]) -> None:
 
 
 def _writes(code: CodeType) -> bool:
-    if not _METHODS.isdisjoint(code.co_names) or any(map(names_out, code.co_consts)):
+    if not WRITE.isdisjoint(code.co_names) or any(map(names_out, code.co_consts)):
         return True
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     numbers, containers = _names_of_others(steps)

@@ -2,6 +2,9 @@
 
 cloudpickle puts what is in such a class into the one that a process has of it. It takes out nothing, leaves bases and
 names as they were first, and brings a class that was made here back as somebody else had it.
+
+State: `_arrived`, for each class the names that came in it the last time; `_made_here`, in which process others were
+made, which may be forked. Both for as long as there is the class.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ _OF_TYPE: dict[str, Any] = {
     "__class__": vars(object)["__class__"],
     **{name: vars(type)[name] for name in ("__bases__", "__name__", "__qualname__")},
 }
-# The names that came in each the last time; and in which process others were made, which may be forked.
 _arrived: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 _made_here: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 

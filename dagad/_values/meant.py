@@ -2,6 +2,8 @@
 
 Functions and classes of modules go by reference. After a reload, a patch or an edit on one side the same name is other
 code on the other side, silently. So what is sent tells of the code of all functions that it leads to in such modules.
+
+State: `_MEANT`, what functions, classes and members of modules meant when they were last sent, `_REMEMBERED` at most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What functions read by name, as it was before they ran: others may have changed it when a derivative runs them."""
+"""What functions read by name, as it was before they ran: others may have changed it when a derivative runs them.
+
+State: `_changed_by`, by the codes of functions, what they were seen to change themselves, of `_REMEMBERED` at most.
+"""
 
 from __future__ import annotations
 

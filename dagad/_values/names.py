@@ -76,14 +76,13 @@ def names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(every), frozenset(bound)
 
 
-# Methods that change what they are called on, and functions that change what they are given.
-_CHANGE = frozenset(
-    "add append appendleft at clear copyto discard extend extendleft fill fill_diagonal insert itemset next place pop "
-    "popitem popleft put put_along_axis putmask remove resize reverse rotate send setattr setdefault setflags setfield "
-    "shuffle sort update write writelines".split()
+# Methods and functions of numpy's that write into an array they are given; and all that change what they are called on.
+WRITE = frozenset("at copyto fill fill_diagonal itemset place put put_along_axis putmask shuffle".split())
+_CHANGE = WRITE | frozenset(
+    "add append appendleft clear discard extend extendleft insert next pop popitem popleft remove resize reverse "
+    "rotate send setattr setdefault setflags setfield sort update write writelines".split()
 )
-_REBIND = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_SUBSCR", "STORE_SLICE"})
-_OTHERS = frozenset({"DELETE_SUBSCR"}) | _REBIND
+_OTHERS = frozenset("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL STORE_SUBSCR DELETE_SUBSCR STORE_SLICE".split())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -50,7 +50,10 @@ class Reachable:
         while rest and len(self._states) < MOST:
             part = rest.pop()
             if type(part) not in _FIXED and id(part) not in self._states:
-                numbers, inner = self._look(part)
+                try:
+                    numbers, inner = self._look(part)
+                except Exception:  # by code of others', which must not stop a value
+                    numbers, inner = None, []
                 self._note(id(part), numbers, inner)
                 self._kept.append(part)
                 rest += inner[:LOOKED_INTO]
@@ -76,23 +79,24 @@ class Reachable:
 
     def _look(self, part: Any) -> tuple[object, list[Any]]:
         """Return what numbers are in a part, and what it holds; note what leads on by name."""
-        kind = kind_of(type(part))
+        cls: Any = type(part)  # not `isinstance`, which asks the object for its class, too
+        kind = kind_of(cls)
         if kind in HOMES:
-            if not is_installed(part.__name__ if isinstance(part, ModuleType) else part.__module__):
+            if not is_installed(part.__name__ if issubclass(cls, ModuleType) else part.__module__):
                 self._scopes.enter(part)
             return None, []
-        if isinstance(part, _GENERATORS) or hasattr(type(part), "__next__"):
+        if issubclass(cls, _GENERATORS) or hasattr(cls, "__next__"):
             self.may_change = True
             return _position_of(part), []
-        if kind is INSTANCE and is_closed(root_of(type(part))):
+        if kind is INSTANCE and is_closed(root_of(cls)):
             return None, []
         inner = list(kind.parts(part))
-        if isinstance(part, np.ndarray) and not part.dtype.hasobject:
+        if issubclass(cls, np.ndarray) and not part.dtype.hasobject:
             return None if is_frozen(part) else checksum(part.view(np.ndarray)), inner
         if kind is FUNCTION:
             inner += self._named_by(part)
         elif kind is INSTANCE:
-            inner.append(type(part))
+            inner.append(cls)
         return None, inner
 
     def _named_by(self, fun: FunctionType) -> list[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import operator
 import threading
+import zlib
 from collections.abc import Mapping
 from functools import partial
 from sys import getrefcount
@@ -117,15 +118,16 @@ def _has_variables_only(fun: object, found: list[Any], *, again: bool = False) -
     return True
 
 
-def _is_fixed(part: object) -> bool:
+def _is_fixed(part: Any) -> bool:
     """Return whether something is what it always is: a number, a module or a class of others, a function in C."""
-    if type(part) in _NUMBERS or isinstance(part, _FIXED):
+    cls: Any = type(part)  # not `isinstance`, which asks the object for its class, too
+    if cls in _NUMBERS or issubclass(cls, _FIXED):
         return True
-    if isinstance(part, ModuleType):
+    if issubclass(cls, ModuleType):
         return is_installed(part.__name__)
-    if isinstance(part, type):
+    if issubclass(cls, type):
         return is_installed(part.__module__)
-    return isinstance(part, BuiltinFunctionType) and (part.__self__ is None or isinstance(part.__self__, _HOMES))
+    return cls is BuiltinFunctionType and (part.__self__ is None or isinstance(part.__self__, _HOMES))
 
 
 class _Picture:
@@ -145,35 +147,42 @@ class _Picture:
             part = (functions or others).pop()  # functions first: they say which attributes are read
             if type(part) in _NUMBERS or id(part) in self.states or _is_fixed(part):
                 continue
-            numbers, inner = self._look(part)
+            try:
+                numbers, inner = self._look(part)
+            except Exception:  # by code of others', which must not stop a gradient
+                self.is_lent = True
+                return
             self.states[id(part)] = numbers, tuple(map(id, inner))
             self._kept += part, inner
             for each in inner[:LOOKED_INTO]:
-                (functions if isinstance(each, _CALLED) else others).append(each)
+                (functions if issubclass(type(each), _CALLED) else others).append(each)
             if len(self.states) > MOST:
                 self.is_lent = True
                 return
 
     def _look(self, part: Any) -> tuple[int | None, list[Any]]:
         """Return a sum of the numbers that others may write in a part, and what it holds that may be read."""
-        if isinstance(part, np.ndarray) and not part.dtype.hasobject:
-            return self._sum_of(part, id(part)), []
-        if isinstance(part, FunctionType):
+        cls: Any = type(part)
+        if issubclass(cls, np.ndarray) and not part.dtype.hasobject:
+            return self._sum_of(part), []
+        if cls is FunctionType:
             return None, self._of_function(part)
-        if isinstance(part, _HOMES):
+        if issubclass(cls, _HOMES):
             return None, self._by_name(vars(part))
-        if isinstance(part, _BYTES):
-            return (self._sum_of(np.frombuffer(part, np.uint8), id(part)) if len(part) else 0), []
-        kind = kind_of(type(part))
+        if issubclass(cls, _BYTES):
+            self.is_lent = self.is_lent or len(part) > SMALL
+            return zlib.crc32(part.tobytes() if hasattr(part, "tobytes") else part), []
+        kind = kind_of(cls)
         if kind is INSTANCE:
             return None, self._of_object(part)
-        self.is_lent = self.is_lent or hasattr(type(part), "__next__")  # where it stands can't be seen
+        self.is_lent = self.is_lent or hasattr(cls, "__next__")  # where it stands can't be seen
         inner = list(kind.parts(part))
         if kind is SERIES:
             inner = [each for each in inner if type(each) is not str]  # a log
         return None, inner
 
-    def _sum_of(self, array: Array, key: int) -> int | None:
+    def _sum_of(self, array: Array) -> int | None:
+        key = id(array)
         before = None if self._before is None else self._before.states.get(key)
         is_lent = (key not in self._own and _is_lent(array, 0)) if before is None else before[0] is not None
         if not is_lent:
@@ -204,7 +213,7 @@ class _Picture:
 
     def _of_object(self, part: Any) -> list[Any]:
         cls, root = type(part), root_of(type(part))
-        if isinstance(part, threading.local):
+        if issubclass(cls, threading.local):
             return list(part.__dict__.values())  # of this thread
         if root in _HOLDERS:
             return list(attributes_of(part)[1])

@@ -495,6 +495,24 @@ def test_a_member_that_changes_what_one_that_waits_has_read_has_that_one_refused
         dagad.vmap(fun)(THETAS, NUMBERS)
 
 
+class Unruly:
+    """An object that says nothing of itself."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_members_may_reach_objects_that_say_nothing_of_themselves() -> None:
+    held: dict[str, Any] = {"unruly": Unruly()}
+
+    def fun(theta: Any) -> Any:
+        held["latest"] = theta
+        return total(theta) + held["latest"].sum()
+
+    expected = [fun(theta) for theta in THETAS]
+    assert bits(list(dagad.vmap(fun)(THETAS))) == bits(expected)
+
+
 def test_members_that_return_one_buffer_have_their_own_numbers() -> None:
     buffer = np.zeros(3)
 

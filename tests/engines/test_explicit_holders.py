@@ -155,6 +155,29 @@ def in_bytes() -> Holder:
     return put, lambda: np.frombuffer(bytes(held)).reshape(-1, 2)
 
 
+def in_a_strided_view_of_bytes() -> Holder:
+    held = np.zeros((ROWS.size, 2))
+    shown = memoryview(held)[::2]  # type: ignore[arg-type]  # an array has a buffer
+
+    def put(rows: Any) -> None:
+        np.asarray(shown)[...] = 0.0
+        np.asarray(shown)[: len(rows)] = rows
+
+    return put, lambda: np.array(shown)
+
+
+class Unruly:
+    """An object that says nothing of itself."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def beside_what_raises() -> Holder:
+    held: dict[str, Any] = {"unruly": Unruly()}
+    return lambda rows: held.update(rows=rows), lambda: held["rows"]
+
+
 def in_an_array_of_python() -> Holder:
     held = array.array("d", [0.0] * ROWS.size)
 
@@ -215,6 +238,8 @@ HOLDERS: dict[str, Callable[[], Holder]] = {
     "a context variable": in_a_context_variable,
     "a global number that a helper reads": in_a_global_number,
     "a global": in_a_global,
+    "a dict that holds what raises": beside_what_raises,
+    "a strided view of bytes": in_a_strided_view_of_bytes,
     "bytes that are written into": in_bytes,
     "an array of Python's": in_an_array_of_python,
     "a large array": in_a_large_array,
