@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._values.code_by_name import References
 from dagad._values.contents import contents_of
 from dagad._values.homes import goes_by_name, is_installed, is_of_a_package, own, sent_by_value
 from dagad._values.kinds import (
@@ -45,7 +46,6 @@ from dagad._values.kinds import (
     is_exact,
     kind_of,
 )
-from dagad._values.meant import Referred
 from dagad._values.names import Scopes, used_in
 from dagad._values.partition import Partition
 from dagad._values.pytree import TreeDef
@@ -122,7 +122,7 @@ class _Look:
     def __init__(self, by_name: Callable[[Any, AbstractSet[str]], bool], scopes: Scopes | None) -> None:
         self._by_name, self._by_value, self._scopes = by_name, sent_by_value(), scopes
         self._seen: dict[int, int] = {}
-        self._referred = Referred(self._by_value)
+        self._referred = References(self._by_value)
         self.atoms: list[Any] = []
 
     def take(self, parts: Sequence[Any]) -> None:

@@ -36,10 +36,10 @@ import numpy as np
 from dagad._errors import ClosureError, PortabilityError
 from dagad._types import Array
 from dagad._values import arriving_classes, pytree
+from dagad._values.code_by_name import References, digests_of, refuse_other_code
 from dagad._values.contents import makes_anew, value_like, variables_of
 from dagad._values.homes import is_importable, sent_by_value
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
-from dagad._values.meant import Referred, refuse_others, told_of
 from dagad._values.names import of_function, unnamed_globals, used_in
 
 PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -54,7 +54,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         super().__init__(*args, **kwargs)
         self._on_the_way: set[type] = set()  # records whose registration is being written
         self.singletons: list[Any] = []  # classes and primitives that go by value and exist once a process
-        self.referred = Referred(sent_by_value())  # functions, classes and modules that go by their names
+        self.referred = References(sent_by_value())  # functions, classes and modules that go by their names
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is made again."""
@@ -206,7 +206,7 @@ class Parcel:
     """Something pickled. It travels as bytes, and can neither fail to be pickled nor to be unpickled.
 
     ============  ===========================================================================================
-    `payload`     pickles one after the other: the contents, `singletons`, what is `meant` by names; and buffers
+    `payload`     pickles one after the other: the contents, `singletons`, digests of `code_by_name`; and buffers
     `python`      the version of Python that packed it: functions by value are bytecode, which no other runs
     `singletons`  the classes and primitives that go by value, once it is open; see `singletons`
     ============  ===========================================================================================
@@ -233,7 +233,7 @@ class Parcel:
                     unpickler = pickle.Unpickler(io.BytesIO(head), buffers=buffers)
                     contents = unpickler.load()
                     self.singletons = unpickler.load()
-                    refuse_others(unpickler.load())
+                    refuse_other_code(unpickler.load())
                     self._contents = contents
                 except PortabilityError:  # what could not be packed, and travels as its refusal
                     raise
@@ -277,7 +277,7 @@ def pack(obj: object) -> Parcel:
     try:
         pickler.dump(obj)
         pickler.dump(tuple(pickler.singletons))  # the same pickler's: references to what it has written already
-        pickler.dump(told_of(pickler.referred.found()))
+        pickler.dump(digests_of(pickler.referred.found()))
     except ClosureError:
         raise
     except Exception as error:

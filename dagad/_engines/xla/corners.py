@@ -76,7 +76,7 @@ _complex_arccosh = jax.custom_jvp(jnp.arccosh)
 
 
 @_complex_arccosh.defjvp
-def _moved_arccosh(args: Any, tangents: Any) -> Any:
+def _jvp_of_arccosh(args: Any, tangents: Any) -> Any:
     """Have the slope of the branch that numpy gives: jax's is of the other one where the real part is negative."""
     (z,), (tangent,) = args, tangents
     return _complex_arccosh(z), tangent / (jnp.sqrt(z - 1.0) * jnp.sqrt(z + 1.0))
@@ -88,7 +88,7 @@ def _direction(z: Array) -> Any:
 
 
 @_direction.defjvp
-def _turned(args: Any, tangents: Any) -> Any:
+def _jvp_of_direction(args: Any, tangents: Any) -> Any:
     """Have the slope of z / |z|, which only turns, and none at 0."""
     (z,), (tangent,) = args, tangents
     found, is_zero = _direction(z), z == 0

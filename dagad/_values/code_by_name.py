@@ -1,9 +1,9 @@
 """Code that other processes find by its name in modules of the user's: whether it is there what the sender means.
 
 Functions and classes of modules go by reference. After a reload, a patch or an edit on one side the same name is other
-code on the other side, silently. So what is sent tells of the code of all functions that it leads to in such modules.
+code on the other side, silently. So digests go with what is sent, of the code of all functions that it leads to there.
 
-State: `_MEANT`, what functions, classes and members of modules meant when they were last sent, `_REMEMBERED` at most.
+State: `_KNOWN`, what functions, classes and members of modules meant when they were last sent, `_REMEMBERED` at most.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dagad._values.homes import is_importable, is_imported, is_installed, is_own
 from dagad._values.kinds import WRAPPER, kind_of
 from dagad._values.names import codes, of_function, used_in
 
-Said = (
+OfOneName = (
     tuple[tuple[bytes, tuple[tuple[str, str], ...]], ...] | None
 )  # of functions behind one name: codes and defaults; None if nothing can be
-Told = tuple[Any, ...]
+Digests = tuple[Any, ...]
 _WRAPPED = ("__wrapped__", "fun", "py_func")
 _DEEP, _MOST, _REMEMBERED = 8, 2_000, 1_000  # wrappers around one function; functions that one leads to; all of that
 # Where these differ the code of one source does.
@@ -36,17 +36,17 @@ _PYTHON = sys.implementation.name, sys.hexversion, sys.flags.optimize
 _PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
 
 
-class Meant:
+class CodeByName:
     """What a function or a class means by its names in modules of the user's; another one as soon as that changes.
 
     It goes by its own name; or by one that it has in a module, its `home`.
     """
 
-    __slots__ = ("_by_value", "_codes", "_looked_up", "_rest", "_root", "_seen", "told", "used")
+    __slots__ = ("_by_value", "_codes", "_looked_up", "_rest", "_root", "_seen", "digests", "used")
 
     def __init__(self, home: ModuleType | None, name: str, root: Any) -> None:
         self._root = root
-        self.told: dict[tuple[str, str], Said] = {}
+        self.digests: dict[tuple[str, str], OfOneName] = {}
         self.used: dict[str, None] = {}  # names in the code of all of it
         self._by_value = sent_by_value()
         self._looked_up: list[tuple[Mapping[str, Any], str, Any]] = []
@@ -58,7 +58,7 @@ class Meant:
         elif isinstance(root, type):
             self._rest.append(root)
         else:
-            self._tell(root.__module__, root.__qualname__, root)
+            self._add(root.__module__, root.__qualname__, root)
         while self._rest and len(self._seen) < _MOST:
             self._look(self._rest.pop())
 
@@ -96,36 +96,36 @@ class Meant:
     def _member(self, home: ModuleType, name: str, value: Any) -> None:
         self._looked_up.append((vars(home), name, value))
         cls = value if isinstance(value, type) else type(value)
-        if not (cls is not value and self._tell(home.__name__, name, value)) and _is_own_class(cls, self._by_value):
+        if not (cls is not value and self._add(home.__name__, name, value)) and _is_own_class(cls, self._by_value):
             self._rest.append(cls)
 
     def _class(self, cls: type) -> None:
         for name, value in list(vars(cls).items()):
-            if not isinstance(value, type) and self._tell(cls.__module__, f"{cls.__qualname__}.{name}", value):
+            if not isinstance(value, type) and self._add(cls.__module__, f"{cls.__qualname__}.{name}", value):
                 self._looked_up.append((vars(cls), name, value))
         self._rest += [base for base in cls.__bases__ if _is_own_class(base, self._by_value)]
 
-    def _tell(self, module: str, path: str, value: Any) -> bool:
-        """Note what is to be told of the functions behind a name; return whether there are any."""
+    def _add(self, module: str, path: str, value: Any) -> bool:
+        """Note the digests of the functions behind a name; return whether there are any."""
         functions = functions_in(value)
         if functions:
-            self.told[module, path] = _said(functions)
+            self.digests[module, path] = _of_functions(functions)
             self._codes += [(each, each.__code__, each.__defaults__, each.__kwdefaults__) for each in functions]
             self._rest += functions
         return bool(functions)
 
 
 # By functions, addresses of classes, or those of the contents of modules, and names; each keeps that alive.
-_MEANT: dict[Hashable, Meant] = {}
+_KNOWN: dict[Hashable, CodeByName] = {}
 
 
-class Referred:
-    """Collects what is meant by all that is sent by its name: one function may name what another one holds."""
+class References:
+    """Collects the code of all that is sent by its name: one function may name what another one holds."""
 
     __slots__ = ("_by_value", "_found", "_modules", "_used")
 
     def __init__(self, by_value: AbstractSet[str]) -> None:
-        self._by_value, self._found = by_value, list[Meant]()
+        self._by_value, self._found = by_value, list[CodeByName]()
         self._modules, self._used = list[ModuleType](), list[tuple[str, ...]]()
 
     def by_name(self, thing: Any) -> None:
@@ -136,10 +136,10 @@ class Referred:
         elif (cls is FunctionType or isinstance(thing, type)) and not is_installed(thing.__module__):
             key = thing if cls is FunctionType else id(thing)  # the hash of a class may be code of the user's
             try:
-                found = _MEANT[key]
+                found = _KNOWN[key]
             except KeyError:
                 found = None
-            self._found += [found if found is not None and found.holds() else _meant(key, None, "", thing)]
+            self._found += [found if found is not None and found.holds() else _known(key, None, "", thing)]
 
     def by_value(self, function: FunctionType, used: tuple[str, ...], named: Iterable[tuple[str, Any]]) -> None:
         """Add a function that goes by value, by the names in its code and what they mean: globals go with it."""
@@ -147,22 +147,22 @@ class Referred:
             self._used += [used]
             self._modules += [it for _, it in named if type(it) is ModuleType and not is_installed(it.__name__)]
 
-    def found(self) -> list[Meant]:
+    def found(self) -> list[CodeByName]:
         """Return all of it."""
         if not self._modules:
             return self._found
         used = dict.fromkeys(itertools.chain(*self._used, *(each.used for each in self._found)))
         members = members_of(self._modules, used, self._by_value)
-        return self._found + [_meant((id(vars(home)), name), home, name, value) for home, name, value in members]
+        return self._found + [_known((id(vars(home)), name), home, name, value) for home, name, value in members]
 
 
-def _meant(key: Hashable, *what: Any) -> Meant:
+def _known(key: Hashable, *what: Any) -> CodeByName:
     """Return what was found before, as long as it holds."""
-    found = _MEANT.get(key)
+    found = _KNOWN.get(key)
     if found is None or not found.holds():
-        if len(_MEANT) >= _REMEMBERED:
-            _MEANT.clear()
-        found = _MEANT[key] = Meant(*what)
+        if len(_KNOWN) >= _REMEMBERED:
+            _KNOWN.clear()
+        found = _KNOWN[key] = CodeByName(*what)
     return found
 
 
@@ -217,17 +217,17 @@ def _inside(value: Any) -> list[Any]:
     return [held[name] for name in _WRAPPED if name in held][:1] if isinstance(held, dict) else []
 
 
-# What is told of functions
+# Digests of functions
 
 
-def _said(functions: Iterable[FunctionType]) -> Said:
-    said = []
+def _of_functions(functions: Iterable[FunctionType]) -> OfOneName:
+    sent = []
     for each in functions:
         code = digest_of(each.__code__)
         if code is None:
             return None
-        said.append((code, tuple((name, repr(_constant(value))) for name, value in _defaults_of(each))))
-    return tuple(said)
+        sent.append((code, tuple((name, repr(_constant(value))) for name, value in _defaults_of(each))))
+    return tuple(sent)
 
 
 def _defaults_of(function: FunctionType) -> list[tuple[str, object]]:
@@ -274,23 +274,23 @@ def _of_constant(value: object) -> object:
 # Where it has arrived
 
 
-def told_of(meant: Iterable[Meant]) -> Told:
-    """Return what is sent along of what is meant."""
-    told: dict[tuple[str, str], Said] = {}
-    for each in meant:
-        told.update(each.told)
-    return (_PYTHON, *((*where, said) for where, said in sorted(told.items()) if said)) if told else ()
+def digests_of(found: Iterable[CodeByName]) -> Digests:
+    """Return the digests that are sent along, by module and path."""
+    digests: dict[tuple[str, str], OfOneName] = {}
+    for each in found:
+        digests.update(each.digests)
+    return (_PYTHON, *((*where, sent) for where, sent in sorted(digests.items()) if sent)) if digests else ()
 
 
-def refuse_others(told: Told) -> None:
+def refuse_other_code(digests: Digests) -> None:
     """Raise if a function that was meant is another one in this process."""
-    if not told or told[0] != _PYTHON:
+    if not digests or digests[0] != _PYTHON:
         return
-    for module, path, said in told[1:]:
-        here = _said(functions_in(_found(module, path)))
-        if not here or (here[-1:] == said[-1:] and len(here) != len(said)):  # decorated on one side
+    for module, path, sent in digests[1:]:
+        here = _of_functions(functions_in(_found(module, path)))
+        if not here or (here[-1:] == sent[-1:] and len(here) != len(sent)):  # decorated on one side
             continue
-        if here != said and not _is_told_by_source(module, path, here, said):
+        if here != sent and not _is_in_source(module, path, here, sent):
             raise PortabilityError(
                 f"`{module}.{path}` is other code in this process than where it was sent from: the module has been "
                 "reloaded, patched or edited there since it was imported here. Restart the workers, have them reload "
@@ -307,7 +307,7 @@ def _found(module: str, path: str) -> Any:
     return found
 
 
-def _is_told_by_source(module: str, path: str, here: Any, there: Any) -> bool:
+def _is_in_source(module: str, path: str, here: Any, there: Any) -> bool:
     """Return whether the source of a module has both: it chooses, by what is installed say, or computes defaults."""
     both = [{code for code, _ in one} for one in (here, there)]
     with contextlib.suppress(Exception):

@@ -18,7 +18,7 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad._values import meant
+from dagad._values import code_by_name
 from dagad._values.fingerprint import fingerprint, same
 
 X = np.arange(1.0, 13.0).reshape(6, 2) / 3.0
@@ -190,34 +190,36 @@ def test_a_function_whose_code_was_replaced_in_place_is_another() -> None:
 
 def test_a_default_that_is_edited_counts_and_one_that_is_computed_does_not(module: Module) -> None:
     computed, edited = module.here.with_default, module.here.scaled
-    sent = meant.told_of([meant.Meant(None, "", computed), meant.Meant(None, "", edited)])
+    sent = code_by_name.digests_of(
+        [code_by_name.CodeByName(None, "", computed), code_by_name.CodeByName(None, "", edited)]
+    )
     computed.__defaults__ = (1.0, 0)  # the number of another process
-    meant.refuse_others(sent)
+    code_by_name.refuse_other_code(sent)
     computed.__defaults__ = (2.0, 0)
     with pytest.raises(dagad.PortabilityError, match=r"with_default` is other code"):
-        meant.refuse_others(sent)
+        code_by_name.refuse_other_code(sent)
     computed.__defaults__ = (1.0, 0)
     edited.__defaults__ = (2.0,)
     with pytest.raises(dagad.PortabilityError, match=r"scaled` is other code"):
-        meant.refuse_others(sent)
+        code_by_name.refuse_other_code(sent)
 
 
 def test_code_that_another_python_made_is_not_compared(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = meant.told_of([meant.Meant(None, "", module.here.scaled)])
+    sent = code_by_name.digests_of([code_by_name.CodeByName(None, "", module.here.scaled)])
     module.here.scaled.__code__ = (lambda rows: rows).__code__
     with pytest.raises(dagad.PortabilityError, match=r"other code"):
-        meant.refuse_others(sent)
-    monkeypatch.setattr(meant, "_PYTHON", ("optimized",))
-    meant.refuse_others(sent)
+        code_by_name.refuse_other_code(sent)
+    monkeypatch.setattr(code_by_name, "_PYTHON", ("optimized",))
+    code_by_name.refuse_other_code(sent)
 
 
 def test_a_function_that_is_decorated_on_one_side_is_the_same(module: Module) -> None:
-    sent = meant.told_of([meant.Meant(None, "", module.here.scaled)])
+    sent = code_by_name.digests_of([code_by_name.CodeByName(None, "", module.here.scaled)])
     module.here.scaled = module.here.through(module.here.scaled)
-    meant.refuse_others(sent)
+    code_by_name.refuse_other_code(sent)
     module.here.scaled = module.here.through(lambda rows: rows)
     with pytest.raises(dagad.PortabilityError, match=r"other code"):
-        meant.refuse_others(sent)
+        code_by_name.refuse_other_code(sent)
 
 
 def test_functions_rewritten_by_pytest_and_those_of_packages_are_not_compared() -> None:
@@ -225,10 +227,10 @@ def test_functions_rewritten_by_pytest_and_those_of_packages_are_not_compared() 
         assert x > 0
         return x
 
-    assert meant.digest_of(checked.__code__) is None
-    referred = meant.Referred(frozenset())
+    assert code_by_name.digest_of(checked.__code__) is None
+    referred = code_by_name.References(frozenset())
     referred.by_name(np.linalg.norm)
     referred.by_name(dagad.grad)
     referred.by_name(np)
     referred.by_value(scaled_by, (), [("np", np)])  # type: ignore[arg-type]  # any function has another type for mypy
-    assert meant.told_of(referred.found()) == ()
+    assert code_by_name.digests_of(referred.found()) == ()
