@@ -11,7 +11,7 @@ from typing import Any
 from dagad._errors import ArgumentsError, NotDifferentiableError, add_note_to_others
 from dagad._frames import module_of
 from dagad._types import Function
-from dagad._words import described, name_of
+from dagad._words import described, name_of, signature_of
 
 _ITEMS = "Items lie along the first axis: move it there by `np.moveaxis`; what all items share follows the data."
 _ROWS = "Write `grainsize=`, the number of rows in a chunk."
@@ -71,7 +71,7 @@ _PER_CHUNK = frozenset({"reduce_sum", "map_reduce", "find_grainsize"})
 def explain(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise what is wrong with a call to a public function, or with the function that it was given, if anything is."""
     try:
-        signature = inspect.signature(fun)
+        signature = signature_of(fun)
         given = signature.bind(*args, **kwargs).arguments
     except ValueError:  # of a user's own function, that tells nothing of itself
         return
@@ -150,7 +150,7 @@ def _unfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], reas
 def _refuse_function(fun: Function, args: Sequence[Any]) -> None:
     """Raise if a function can't be called with the arguments to differentiate it with respect to."""
     try:
-        signature = inspect.signature(fun)
+        signature = signature_of(fun)
         signature.bind(*args)
     except ValueError:
         return
@@ -161,7 +161,7 @@ def _refuse_function(fun: Function, args: Sequence[Any]) -> None:
 def _refuse_chunk_function(asked: str, f: Function, shared: tuple[Any, ...]) -> None:
     """Raise if a function can't be called with a chunk, or an item, and what all chunks share."""
     try:
-        signature = inspect.signature(f)
+        signature = signature_of(f)
         signature.bind(None, *shared)
     except ValueError:
         return

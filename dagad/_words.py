@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dagad._types import Function
+
+if sys.version_info >= (3, 14):
+    import annotationlib
 
 
 def a(noun: str) -> str:
@@ -75,9 +80,23 @@ def parameter_of(fun: Any, place: int) -> str:
     return names[place] if place < len(names) else f"argument_{place}"
 
 
+def signature_of(fun: Callable[..., Any]) -> inspect.Signature:
+    """Return what a function of the user's takes; annotations may name what is there for type checkers only."""
+    if sys.version_info >= (3, 14):
+        return inspect.signature(fun, annotation_format=annotationlib.Format.STRING)
+    return inspect.signature(fun)
+
+
+def texts_of_annotations(fun: Callable[..., Any]) -> dict[str, Any]:
+    """Return a function's annotations as they are written."""
+    if sys.version_info >= (3, 14):
+        return annotationlib.get_annotations(fun, format=annotationlib.Format.STRING)
+    return dict(fun.__annotations__)
+
+
 def _parameters(fun: Any) -> list[str]:
     try:
-        return [one.name for one in inspect.signature(fun).parameters.values() if one.kind in (0, 1)]
+        return [one.name for one in signature_of(fun).parameters.values() if one.kind in (0, 1)]
     except (TypeError, ValueError):
         return []
 

@@ -24,7 +24,7 @@ from dagad._types import Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
 from dagad._values.canonical import as_given
 from dagad._values.reading import TURNS, Reading
-from dagad._values.work_arrays import IN_A_CALL, is_own
+from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 from dagad._words import described
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -279,7 +279,7 @@ def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
         cotangent = cotangents[place]  # not by `zip`, whose tuple would hold it too
         if type(cotangent) is type(leaf) is np.ndarray:  # nearly always
             is_a_view = cotangent.base is not None and not is_own(cotangent)
-            if is_a_view or getrefcount(cotangent) > IN_A_CALL:  # a function may fill it again
+            if is_a_view or getrefcount(cotangent) > IN_A_CONTAINER:  # a function may fill it again
                 cotangent = cotangent.copy("K")
             if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
                 result.append(cotangent)

@@ -196,9 +196,8 @@ def follow(run: Run) -> None:
     profile = current_profile()
     if profile is None:
         run.wait()
-        return
-    with profile.following(run):
-        run.wait()
+    else:
+        profile.follow(run)
 
 
 def _pack(graph: Mapping[Any, Any]) -> list[Portable]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -204,9 +204,11 @@ class Profile:
         if not is_there:
             call.gives, call.reason = "", "what the first run had left behind was gone"
 
-    @contextlib.contextmanager
-    def following(self, run: Run) -> Iterator[None]:
-        """Let a run be watched while it lasts, and be cancelled with the evaluation."""
+    def follow(self, run: Run) -> None:
+        """Wait for a run, which is watched while it lasts, and cancelled with the evaluation.
+
+        No context manager made of a generator: in Python 3.13 its frame and the error that leaves it hold each other.
+        """
         call = self._open[-1] if self._open and self.is_here() else None
         with self._lock:
             cancelled = self.cancelled
@@ -216,7 +218,7 @@ class Profile:
         if call is not None:
             call._run = run
         try:
-            yield
+            run.wait()
         except BaseException as error:
             if self.cancelled:
                 raise CancelledError(CANCELLED) from error

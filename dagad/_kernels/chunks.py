@@ -282,7 +282,8 @@ class BoundChunk(FlatFunction):
         refuse_strangers(output, leaves)
         if type(getattr(output, "_value", None)) in _BARE:
             return output
-        return kept(pytree.open_containers(output))
+        output = pytree.open_containers(output)
+        return kept(output)  # held by a variable, as `kept` expects
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         theta = iter(leaves[self._function._n_hoisted : self._n_shared])

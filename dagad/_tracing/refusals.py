@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import re
 import sys
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from typing import Any
 
 from dagad._errors import NotDifferentiableError
 from dagad._types import DType
+from dagad._values.bytecode import is_storing
 
 IN_ONE = " with respect to one of its arguments"
 _STACK = "Make one array of several by `np.stack([a, b])` or `np.concatenate([a, b])`."
@@ -100,7 +100,7 @@ def of_conversion() -> str:
     frame = sys._getframe(2)
     name = library_function_of(frame)
     if name is None:
-        if _operation(frame) == "STORE_SUBSCR":
+        if is_storing(frame):
             return of_assignment()
         return (
             "A value being differentiated can't be put into an ordinary array, which carries no derivative. This is "
@@ -337,7 +337,3 @@ def _public(frame: FrameType, module: str) -> str | None:
     elif own is not None and (library != "numpy" or name.startswith("__")):
         name = f"{type(own).__name__}.{name}"
     return f"{_PLACES.get(place, 'np' if library == 'numpy' else place if library == 'scipy' else library)}.{name}"
-
-
-def _operation(frame: FrameType) -> str:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]]

@@ -15,11 +15,10 @@ import weakref
 from types import CodeType, FrameType
 from typing import Any
 
+from dagad._values.bytecode import STORES, WRITE, names_out, steps as steps_of
 from dagad._values.homes import is_closed
-from dagad._values.names import WRITE, names_out
 
-_STORES = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}  # and how many values stand on the stack above the array
-_LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_NAME"})
+_LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF", "LOAD_NAME"})
 _MAKE_CONTAINERS = frozenset({"BUILD_MAP", "BUILD_LIST", "BUILD_CONST_KEY_MAP", "DICT_UPDATE", "LIST_EXTEND"})
 _CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 WRITES, DOES_NOT, BEGINS = 1, 0, -1  # the last: here a trace begins
@@ -59,11 +58,11 @@ def _forget(key: int, reference: weakref.ref[CodeType]) -> None:
 def _writes(code: CodeType) -> bool:
     if not WRITE.isdisjoint(code.co_names) or any(map(names_out, code.co_consts)):
         return True
-    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    steps = list(steps_of(code))
     numbers, containers = _names_of_others(steps)
     for place, step in enumerate(steps):
-        if step.opname in _STORES:
-            index, name = _stored(steps[:place], _STORES[step.opname])
+        if step.opname in STORES:
+            index, name = _stored(steps[:place], STORES[step.opname])
             if name not in containers and not isinstance(index, str):
                 return True
         elif step.opname == "BINARY_OP" and step.argrepr.endswith("="):
@@ -89,10 +88,8 @@ def _names_of_others(steps: list[dis.Instruction]) -> tuple[set[Any], set[Any]]:
 
 
 def _bound(step: dis.Instruction) -> Any:
-    """Return the name of the local variable that a step binds; of two steps in one, that of the first."""
-    if not step.opname.startswith(("STORE_FAST", "STORE_NAME")):
-        return None
-    return step.argval[0] if isinstance(step.argval, tuple) else step.argval
+    """Return the name of the local variable that a step binds."""
+    return step.argval if step.opname.startswith(("STORE_FAST", "STORE_NAME")) else None
 
 
 def _stored(steps: list[dis.Instruction], above: int) -> tuple[Any, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 from dagad._errors import ClosureError
 from dagad._types import Function
+from dagad._values.bytecode import used_in
 from dagad._values.digest import States
 from dagad._values.homes import is_installed
 from dagad._values.kinds import FUNCTION, METHOD, PARTIAL, WRAPPER, kind_of
-from dagad._values.names import used_in
 from dagad._words import name_of
 
 

@@ -21,9 +21,10 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from dagad._errors import PortabilityError
+from dagad._values.bytecode import codes, used_in
 from dagad._values.homes import is_importable, is_imported, is_installed, is_own_module, own, sent_by_value
 from dagad._values.kinds import WRAPPER, kind_of
-from dagad._values.names import codes, of_function, used_in
+from dagad._values.names import of_function
 
 OfOneName = (
     tuple[tuple[bytes, tuple[tuple[str, str], ...]], ...] | None

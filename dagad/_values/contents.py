@@ -10,6 +10,7 @@ import collections
 import enum
 import functools
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -30,6 +31,7 @@ import numpy as np
 
 from dagad._errors import ClosureError
 from dagad._values.partition import Partition
+from dagad._words import texts_of_annotations
 
 Parts = Sequence[Any]
 Making = tuple[Callable[[Parts], Any], Callable[[Any, Parts], None]]
@@ -173,7 +175,19 @@ def _with_cells(original: FunctionType, cells: Parts, scope: dict[str, Any] | No
     home = original.__globals__ if scope is None else scope
     made = FunctionType(original.__code__, home, original.__name__, None, tuple(cells))
     made.__qualname__, made.__module__, made.__doc__ = original.__qualname__, original.__module__, original.__doc__
-    made.__annotations__ = original.__annotations__
+    if sys.version_info >= (3, 14) and original.__annotate__ is not None:
+        made.__annotate__ = original.__annotate__  # which may name what is there for type checkers only
+    else:
+        made.__annotations__ = original.__annotations__
+    return made
+
+
+def with_texts_for_annotations(original: FunctionType) -> FunctionType:
+    """Return the same function with annotations that are not evaluated."""
+    made = _with_cells(original, original.__closure__ or ())
+    made.__annotations__ = texts_of_annotations(original)
+    made.__defaults__, made.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
+    made.__dict__.update(original.__dict__)
     return made
 
 

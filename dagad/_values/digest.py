@@ -26,6 +26,7 @@ import numpy as np
 from dask.base import is_dask_collection
 
 from dagad._errors import PortabilityError
+from dagad._values.bytecode import imports_of, used_in
 from dagad._values.canonical import is_frozen, library_of
 from dagad._values.contents import attributes_of
 from dagad._values.homes import (
@@ -38,7 +39,7 @@ from dagad._values.homes import (
     version_of,
 )
 from dagad._values.kinds import CLASS, FUNCTION, INSTANCE, MODULE, Kind, is_exact, is_whole, kind_of
-from dagad._values.names import CODE, Scopes, imports_of, of_module, used_in
+from dagad._values.names import CODE, Scopes, of_module
 from dagad._values.shipping import Portable, Primitives, as_primitive
 from dagad._words import described
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._values.bytecode import used_in
 from dagad._values.code_by_name import References
 from dagad._values.contents import contents_of
 from dagad._values.homes import goes_by_name, is_installed, is_of_a_package, own, sent_by_value
@@ -46,7 +47,7 @@ from dagad._values.kinds import (
     is_exact,
     kind_of,
 )
-from dagad._values.names import Scopes, used_in
+from dagad._values.names import Scopes
 from dagad._values.partition import Partition
 from dagad._values.pytree import TreeDef
 from dagad._values.shipping import Portable

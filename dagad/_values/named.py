@@ -20,19 +20,12 @@ from dagad._errors import ClosureError
 from dagad._types import Array
 from dagad._values import kinds
 from dagad._values.before import SMALL, differ, is_closed_to_us, is_long
+from dagad._values.bytecode import binds_globals, globals_of, imports_of, looks_up_words, names_of, takes_all_attributes
 from dagad._values.canonical import is_frozen
 from dagad._values.closures import Contents, contents_of, held_by, is_rule
 from dagad._values.homes import is_closed, is_installed, root_of
 from dagad._values.kinds import CELL, FUNCTION, HOMES, INSTANCE, MAPPING, SERIES, SET, kind_of
-from dagad._values.names import (
-    Scopes,
-    binds_globals,
-    globals_of,
-    imports_of,
-    looks_up_words,
-    names_of,
-    takes_all_attributes,
-)
+from dagad._values.names import Scopes
 from dagad._values.rescoped import MISSING, Slot, affected, made_again
 from dagad._values.walk import runs_unnamed
 

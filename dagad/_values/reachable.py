@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from dagad._types import Array
+from dagad._values.bytecode import changes_others, names_of
 from dagad._values.canonical import is_frozen
 from dagad._values.homes import is_closed, is_installed, root_of
 from dagad._values.kinds import FUNCTION, HOMES, INSTANCE, kind_of
-from dagad._values.names import Scopes, changes_others, names_of
+from dagad._values.names import Scopes
 
 _FIXED = frozenset({type(None), bool, int, float, complex, str, bytes, range, slice})
 _GENERATORS: tuple[type, ...] = (np.random.Generator, np.random.RandomState, random.Random)

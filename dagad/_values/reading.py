@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from dagad._types import Array
+from dagad._values.bytecode import globals_of, names_in
 from dagad._values.canonical import is_written_elsewhere, library_of
 from dagad._values.contents import attributes_of
 from dagad._values.homes import is_closed, is_installed, root_of
 from dagad._values.kinds import INSTANCE, SERIES, kind_of
-from dagad._values.names import globals_of, names_in
 from dagad._values.reachable import checksum
-from dagad._values.work_arrays import IN_A_CALL, is_own
+from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 
 
 class Turns(threading.local):
@@ -108,7 +108,7 @@ def _has_variables_only(fun: object, found: list[Any], *, again: bool = False) -
             return False
         if type(held) is np.ndarray:
             if not again and held.flags.writeable:
-                if getrefcount(cell) > IN_A_CALL or getrefcount(held) > IN_A_CALL:
+                if getrefcount(cell) > IN_A_CONTAINER or getrefcount(held) > IN_A_CONTAINER:
                     return False
             elif not again and held.base is not None and is_written_elsewhere(held):
                 return False
@@ -204,7 +204,7 @@ class _Picture:
                 continue
             found.append(held)
             # Functions that share a variable, as what is around them does, hold the same thing.
-            if type(held) is np.ndarray and not _is_lent(held, 0 if getrefcount(cell) > IN_A_CALL else _IN_A_CELL):
+            if type(held) is np.ndarray and not _is_lent(held, 0 if getrefcount(cell) > IN_A_CONTAINER else _IN_A_CELL):
                 self._own.add(id(held))
         for more in (fun.__defaults__, (fun.__kwdefaults__ or {}).values(), vars(fun).values()):
             found += more or ()

@@ -7,9 +7,9 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from dagad._types import Array
+from dagad._values.bytecode import binds_globals, globals_of, looks_up_words, names_of
 from dagad._values.closures import Contents, Template, held_by
 from dagad._values.contents import function_like
-from dagad._values.names import binds_globals, globals_of, looks_up_words, names_of
 from dagad._values.walk import leading_to
 
 MISSING = object()  # what a name means that is not there

@@ -28,7 +28,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, ForwardRef, Literal, NamedTuple, NoReturn
 
 import cloudpickle
 import numpy as np
@@ -36,11 +36,12 @@ import numpy as np
 from dagad._errors import ClosureError, PortabilityError
 from dagad._types import Array
 from dagad._values import arriving_classes, pytree
+from dagad._values.bytecode import used_in
 from dagad._values.code_by_name import References, digests_of, refuse_other_code
-from dagad._values.contents import makes_anew, value_like, variables_of
+from dagad._values.contents import makes_anew, value_like, variables_of, with_texts_for_annotations
 from dagad._values.homes import is_importable, sent_by_value
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
-from dagad._values.names import of_function, unnamed_globals, used_in
+from dagad._values.names import of_function, unnamed_globals
 
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
@@ -67,6 +68,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return _memoryview, (np.asarray(obj), obj.format)
         if kind is weakref.WeakSet:
             return _weak_set, (list(obj),)
+        if kind is ForwardRef:  # from Python 3.14 on it holds all globals of where it stands
+            return kind, (obj.__forward_arg__,)
         if kind is np.ufunc and (home := _home(obj)) != "__main__":
             return getattr, (sys.modules[home], obj.__name__)
         if isinstance(obj, Portable):  # inside another: one parcel, with the singletons of both
@@ -87,7 +90,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         if makes_anew(kind):
             return held.reduced(obj) if held in CONTAINERS else value_like(obj)
         own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
-        reduced = own.reduce(obj) if own else super().reducer_override(obj)
+        try:
+            reduced = own.reduce(obj) if own else super().reducer_override(obj)
+        except Exception:  # cloudpickle evaluates annotations, which may name what is there for type checkers only
+            if kind is not FunctionType or sys.version_info < (3, 14):
+                raise
+            reduced = super().reducer_override(with_texts_for_annotations(obj))
         if not isinstance(reduced, tuple) or len(reduced) <= 2:  # without a state: by reference
             self.referred.by_name(obj)
             return reduced

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import ClosureError
-from dagad._values import names
+from dagad._values import bytecode, names
 from dagad._values.contents import contents_of
 from dagad._values.homes import is_closed, root_of
 from dagad._values.kinds import CACHED, CONTAINERS, DESCRIPTOR, FUNCTION, HOMES, INSTANCE, UFUNC, WRAPPER, Kind, kind_of
@@ -37,7 +37,7 @@ def leads_nowhere(fun: Any) -> bool:
             return False
         if function.__kwdefaults__ or function.__dict__:
             return False
-        for _, value in names.of_function(function, names.names_of(function.__code__)):
+        for _, value in names.of_function(function, bytecode.names_of(function.__code__)):
             kind = type(value)
             if kind is ModuleType:
                 if not is_closed(root_of(value)):
@@ -177,11 +177,11 @@ class Walk:
         code = function.__code__
         if self._worded is not None:
             self._worded.append(function)
-            if not names.looks_up_words(code):
-                self._look_up(function, names.globals_of(code), names.used_in(code))
+            if not bytecode.looks_up_words(code):
+                self._look_up(function, bytecode.globals_of(code), bytecode.used_in(code))
                 return
         for one in self._worded or (function,):
-            self._look_up(one, names.names_of(one.__code__), names.names_of(one.__code__))
+            self._look_up(one, bytecode.names_of(one.__code__), bytecode.names_of(one.__code__))
         self._worded = None
 
     def _look_up(self, function: FunctionType, own: Sequence[str], others: Sequence[str]) -> None:

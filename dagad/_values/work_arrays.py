@@ -16,31 +16,37 @@ from dagad._types import Array, Tree
 from dagad._values import pytree
 
 
-def _holders_of_one() -> int:
+def _holders_of_one() -> tuple[int, int]:
+    """Return what Python counts for an array that one local variable holds: there, and in a function it is given to."""
+
+    def given_to(held: Array) -> int:
+        return getrefcount(held)
+
     alone = np.empty(0)
-    return getrefcount(alone)
+    return getrefcount(alone), given_to(alone)
 
 
-ALONE = _holders_of_one()  # what Python counts for an array that one local variable, or one container, holds
-IN_A_CALL = ALONE + 1  # and for one that is in a container and in a variable, or in those of two functions
+# From Python 3.14 on, what a caller lends to a function is not counted twice.
+ALONE, GIVEN = _holders_of_one()
+IN_A_CONTAINER = ALONE + 1  # what is counted for one that is in a variable and in a container, or another array's base
 _KINDS: frozenset[Any] = frozenset({tuple, list})
 
 
 def is_own(array: Array) -> bool:
     """Return whether an array has memory of its own, or is the only view of some that nobody else holds."""
     base = array.base
-    return base is None or (type(base) is np.ndarray and base.base is None and getrefcount(base) <= IN_A_CALL)
+    return base is None or (type(base) is np.ndarray and base.base is None and getrefcount(base) <= IN_A_CONTAINER)
 
 
 def kept(given: Any) -> Any:
     """Return what a function gave, with copies of the arrays that others hold too; a variable of the caller has it."""
     kind = type(given)
     if kind is np.ndarray:
-        return given if getrefcount(given) <= IN_A_CALL and is_own(given) else given.copy("K")
-    if kind in _KINDS and getrefcount(given) <= IN_A_CALL and not any(map(_is_deep, given)):
+        return given if getrefcount(given) <= GIVEN and is_own(given) else given.copy("K")
+    if kind in _KINDS and getrefcount(given) <= GIVEN and not any(map(_is_deep, given)):
         found = []
         for part in given:
-            theirs = type(part) is np.ndarray and (getrefcount(part) > IN_A_CALL or not is_own(part))
+            theirs = type(part) is np.ndarray and (getrefcount(part) > IN_A_CONTAINER or not is_own(part))
             found.append(part.copy("K") if theirs else part)
         return kind(found)
     return copied(given)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dagad._types import Array, Value
+from dagad._words import signature_of
 from dagad.interop._from_scipy import optimize
 
 
@@ -34,7 +34,7 @@ def with_pytrees(callback: Callable[..., Any] | None, tree: Callable[[Any], Any]
 
 def _names_of_arguments(callback: Callable[..., Any]) -> list[str]:
     try:
-        return list(inspect.signature(callback).parameters)
+        return list(signature_of(callback).parameters)
     except ValueError:  # some of those written in C have none
         return []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dis
 import linecache
 import os
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from dagad._frames import is_hidden, module_of
+from dagad._values import bytecode
 
 _LIBRARIES = frozenset({"jax", "jaxlib", "numpy", "scipy", "pandas", "autograd", "optree", "contextlib", "functools"})
 
@@ -58,7 +58,7 @@ def here() -> str:
 def is_storing() -> bool:
     """Return whether the user's line is storing into entries of something."""
     frame = next(users_frames(), None)
-    return frame is not None and dis.opname[frame.f_code.co_code[frame.f_lasti]] == "STORE_SUBSCR"
+    return frame is not None and bytecode.is_storing(frame)
 
 
 def loop() -> str:
