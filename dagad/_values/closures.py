@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagad._errors import ClosureError
+from dagad._types import Array
 from dagad._values import pytree
 from dagad._values.canonical import is_frozen
 from dagad._values.contents import Making, attributes_of, set_attributes
 from dagad._values.kinds import CELL, FUNCTION, PARTIAL, WRAPPER, kind_of
 from dagad._values.partition import Partition
+from dagad._values.reachable import written_elsewhere
 from dagad._values.walk import Walk, leading_to, leads_nowhere
 
 # Arrays in anything else are data, and go as they are.
@@ -105,11 +107,21 @@ def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
     parts, owners = held_by(
         fun, lambda part: type(part) is tuple or (_is_looked_into(part) and not _is_decorated(part))
     )
-    changed = {}
-    for key, part in parts.items():
-        if type(part) is np.ndarray and (new := take(part)) is not part:
-            changed[key] = new
+    arrays, changed = _taken_of(parts, take)
+    for key in written_elsewhere(fun, arrays, owners):
+        del changed[key]  # it would read what it had before, where it reads what it has written
     return Template.of(fun, changed, leading_to(changed, owners))(list(changed.values())) if changed else fun
+
+
+def _taken_of(parts: dict[int, Any], take: Callable[[Any], Any]) -> tuple[dict[int, Array], dict[int, Any]]:
+    """Take the arrays out of some parts, and return those for which there are others, and these."""
+    arrays, changed = dict[int, Array](), dict[int, Any]()
+    for key in [key for key, part in parts.items() if type(part) is np.ndarray]:
+        array = parts.pop(key)  # or the parts would hold it, too
+        new = take(array)
+        if new is not array:
+            arrays[key], changed[key] = array, new
+    return arrays, changed
 
 
 def as_now(fun: object) -> Any:

@@ -79,7 +79,7 @@ def is_own_module(part: object) -> bool:
 def version_of(module: str) -> str:
     """Return the version of the package of a module; that of Python's own is Python's."""
     name = module.partition(".")[0]
-    found = getattr(sys.modules.get(name), "__version__", None)
+    found = None if name in sys.stdlib_module_names else getattr(sys.modules.get(name), "__version__", None)
     if isinstance(found, str):
         return found
     try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Container, Mapping
+from sys import getrefcount
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -20,6 +22,7 @@ from dagad._values.canonical import is_frozen
 from dagad._values.homes import is_closed, is_installed, root_of
 from dagad._values.kinds import FUNCTION, HOMES, INSTANCE, kind_of
 from dagad._values.names import Scopes
+from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 
 _FIXED = frozenset({type(None), bool, int, float, complex, str, bytes, range, slice})
 _GENERATORS: tuple[type, ...] = (np.random.Generator, np.random.RandomState, random.Random)
@@ -41,10 +44,10 @@ class Reachable:
     (False, True, False)
     """
 
-    __slots__ = ("_kept", "_scopes", "_states", "may_change")
+    __slots__ = ("_kept", "_reads_numbers", "_scopes", "_states", "may_change")
 
-    def __init__(self, fun: object) -> None:
-        self.may_change = False
+    def __init__(self, fun: object, *, reads_numbers: bool = True) -> None:
+        self.may_change, self._reads_numbers = False, reads_numbers
         self._kept = list[Any]()  # or another object might come to stand at the same address
         self._states, self._scopes = dict[Any, tuple[object, tuple[int, ...]]](), Scopes(_all_of_a_class)
         rest = [fun]
@@ -78,6 +81,11 @@ class Reachable:
                 return False
         return True
 
+    def shares(self, array: Array, besides: Container[int]) -> bool:
+        """Return whether the memory of an array is held by something else than what is listed by its ids."""
+        found = {id(part) for part in self._kept if isinstance(part, np.ndarray) and np.may_share_memory(part, array)}
+        return any(not found.isdisjoint(inner) for key, (_, inner) in self._states.items() if key not in besides)
+
     def _look(self, part: Any) -> tuple[object, list[Any]]:
         """Return what numbers are in a part, and what it holds; note what leads on by name."""
         cls: Any = type(part)  # not `isinstance`, which asks the object for its class, too
@@ -93,7 +101,8 @@ class Reachable:
             return None, []
         inner = list(kind.parts(part))
         if issubclass(cls, np.ndarray) and not part.dtype.hasobject:
-            return None if is_frozen(part) else checksum(part.view(np.ndarray)), inner
+            is_read = self._reads_numbers and not is_frozen(part)
+            return checksum(part.view(np.ndarray)) if is_read else None, inner
         if kind is FUNCTION:
             inner += self._named_by(part)
         elif kind is INSTANCE:
@@ -133,3 +142,19 @@ def checksum(array: Array) -> int:
     for start in range(0, len(array), step):
         found = zlib.crc32(array[start : start + step].tobytes(), found)
     return found
+
+
+def written_elsewhere(fun: object, arrays: Mapping[int, Array], owners: Mapping[int, list[int]]) -> set[int]:
+    """Return the ids of arrays that a function may write into, past their owners, as bytecode says.
+
+    Such a function means one array by two names, as that of a variable and that of an attribute.
+    """
+    suspects = {}
+    for key in arrays:
+        array = arrays[key]  # not by `items`, whose tuple would hold it too
+        if array.flags.writeable and (not is_own(array) or getrefcount(array) > IN_A_CONTAINER + len(owners[key])):
+            suspects[key] = array
+    if not suspects:
+        return set()
+    picture, through = Reachable(fun, reads_numbers=False), {each for key in suspects for each in owners[key]}
+    return {key for key, array in suspects.items() if picture.may_change and picture.shares(array, through)}

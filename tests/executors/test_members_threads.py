@@ -162,6 +162,7 @@ def test_an_interrupt_at_any_step_of_beginning_a_member_ends_the_call(
     until(lambda: not running())
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # which this is about
 def test_a_member_that_forks_leaves_a_process_in_which_it_waits_for_nobody() -> None:
     def fun(theta: Any) -> Any:
         found, child = loss(theta), os.fork()
