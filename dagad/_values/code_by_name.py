@@ -16,7 +16,7 @@ import hashlib
 import inspect
 import itertools
 import sys
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -288,10 +288,11 @@ def refuse_other_code(digests: Digests) -> None:
     if not digests or digests[0] != _PYTHON:
         return
     for module, path, sent in digests[1:]:
-        here = _of_functions(functions_in(_found(module, path)))
+        functions = list(functions_in(_found(module, path)))
+        here = _of_functions(functions)
         if not here or (here[-1:] == sent[-1:] and len(here) != len(sent)):  # decorated on one side
             continue
-        if here != sent and not _is_in_source(module, path, here, sent):
+        if here != sent and not _is_in_source(module, functions, here, sent):
             raise PortabilityError(
                 f"`{module}.{path}` is other code in this process than where it was sent from: the module has been "
                 "reloaded, patched or edited there since it was imported here. Restart the workers, have them reload "
@@ -308,24 +309,26 @@ def _found(module: str, path: str) -> Any:
     return found
 
 
-def _is_in_source(module: str, path: str, here: Any, there: Any) -> bool:
-    """Return whether the source of a module has both: it chooses, by what is installed say, or computes defaults."""
+def _is_in_source(module: str, functions: Sequence[FunctionType], here: Any, there: Any) -> bool:
+    """Return whether the source has both: a module chooses, by what is installed say, or computes defaults.
+
+    Defaults are looked for where functions are defined: other modules import them, by other names.
+    """
     both = [{code for code, _ in one} for one in (here, there)]
     with contextlib.suppress(Exception):
-        source = inspect.getsource(sys.modules[module])
         if both[0] == both[1]:
             defaults = [{default for _, given in one for default in given} for one in (here, there)]
             differing = {name for name, _ in defaults[0] ^ defaults[1]}
-            return differing <= _computed_defaults(ast.parse(source), path.rpartition(".")[2])
-        in_source = {digest_of(each) for each in codes(compile(source, module, "exec", dont_inherit=True))}
-        return in_source >= both[0] | both[1]
+            return differing <= {name for each in functions for name in _computed_defaults(each)}
+        compiled = compile(inspect.getsource(sys.modules[module]), module, "exec", dont_inherit=True)
+        return {digest_of(each) for each in codes(compiled)} >= both[0] | both[1]
     return False
 
 
-def _computed_defaults(source: ast.Module, name: str) -> set[str]:
-    """Return the names of arguments, of functions of some name, whose defaults are no constants."""
-    found = set[str]()
-    for node in ast.walk(source):
+def _computed_defaults(function: FunctionType) -> set[str]:
+    """Return the names of arguments, of functions of the name of one in its module, whose defaults are no constants."""
+    found, name = set[str](), function.__code__.co_name
+    for node in ast.walk(ast.parse(inspect.getsource(sys.modules[function.__globals__["__name__"]]))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
             ordered, given = [*node.args.posonlyargs, *node.args.args], node.args.defaults
             pairs = list[tuple[ast.arg, ast.expr | None]](zip(ordered[len(ordered) - len(given) :], given, strict=True))

@@ -204,6 +204,20 @@ def test_a_default_that_is_edited_counts_and_one_that_is_computed_does_not(modul
         code_by_name.refuse_other_code(sent)
 
 
+def test_a_computed_default_is_looked_for_where_the_function_is_defined(module: Module) -> None:
+    importer: Any = types.ModuleType("module_that_imports")
+    importer.imported = module.here.with_default  # by another name, too
+    exec("def of_imported(rows):\n    return imported(rows)", vars(importer))
+    with mock.patch.dict(sys.modules, {importer.__name__: importer}):
+        references = code_by_name.CodeByName(importer.of_imported, "", importer.of_imported)
+        sent = code_by_name.digests_of([references])
+        module.here.with_default.__defaults__ = (1.0, 0)
+        code_by_name.refuse_other_code(sent)
+        module.here.with_default.__defaults__ = (2.0, 0)
+        with pytest.raises(dagad.PortabilityError, match=r"module_that_imports\.\w+` is other code"):
+            code_by_name.refuse_other_code(sent)
+
+
 def test_code_that_another_python_made_is_not_compared(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = code_by_name.digests_of([code_by_name.CodeByName(None, "", module.here.scaled)])
     module.here.scaled.__code__ = (lambda rows: rows).__code__
