@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -44,9 +45,20 @@ def _spacing(y: Array, x: Array, dx: Array, axis: int) -> Any:
     return widths_between(array_of(x), axis)
 
 
-@as_given
-def _simpson(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
-    """Return the integral by parabolas through three neighbours; a last single interval has Cartwright's."""
+def _quotient(above: Array, below: Array) -> Any:
+    """Return a quotient that is 0 where it is divided by 0: by a width between points that are one."""
+    some = plain(below) != 0
+    return anp.where(some, above / anp.where(some, below, 1.0), 0.0)
+
+
+def _simpson(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1, *, by_floats: bool = False) -> Any:
+    """Return the integral by parabolas through three neighbours; a last single interval has Cartwright's.
+
+    With `by_floats` points become floats before they are subtracted.
+    """
+    if x is not None and by_floats and not isbox(x):
+        x = np.asarray(x)
+        x = x.astype(np.result_type(x, plain(y)), copy=False)
     h = wide_entries(_spacing(y, x, dx, axis), plain(y))
     y = anp.moveaxis(y, axis, -1)
     n = np.shape(plain(y))[-1]
@@ -54,16 +66,18 @@ def _simpson(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
         return 0.5 * anp.sum(h * (y[..., 1:] + y[..., :-1]), axis=-1)
     pairs = n - 1 - (n % 2 == 0)
     left, right = h[..., 0:pairs:2], h[..., 1:pairs:2]
-    total, share = left + right, left / right
-    parabolas = y[..., 0:pairs:2] * (2.0 - 1.0 / share) + y[..., 2 : pairs + 1 : 2] * (2.0 - share)
-    middle = y[..., 1:pairs:2] * total * total / (left * right)
+    total = left + right
+    parabolas = y[..., 0:pairs:2] * (2.0 - _quotient(right, left)) + y[..., 2 : pairs + 1 : 2] * (
+        2.0 - _quotient(left, right)
+    )
+    middle = y[..., 1:pairs:2] * total * _quotient(total, left * right)
     found = anp.sum(total / 6.0 * (parabolas + middle), axis=-1)
     if n % 2:
         return found
     first, last = h[..., -2], h[..., -1]
-    ends = y[..., -1] * (2.0 * last**2 + 3.0 * first * last) / (6.0 * (first + last))
-    ends = ends + y[..., -2] * (last**2 + 3.0 * first * last) / (6.0 * first)
-    return found + ends - y[..., -3] * last**3 / (6.0 * first * (first + last))
+    ends = y[..., -1] * _quotient(2.0 * last**2 + 3.0 * first * last, 6.0 * (first + last))
+    ends = ends + y[..., -2] * _quotient(last**2 + 3.0 * first * last, 6.0 * first)
+    return found + ends - y[..., -3] * _quotient(last**3, 6.0 * first * (first + last))
 
 
 @as_given
@@ -79,8 +93,9 @@ def _cumulative_trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int 
 
 def of_integrals(integrate: ModuleType) -> list[Swap]:
     """Return the swaps for `scipy.integrate`."""
+    by_floats = integrate.simpson([1.0, 1.0, 1.0], x=np.array([2, 1, 0], "u1")) < 0.0  # from 1.18 on
     return [
         defined(integrate.trapezoid, trapezoid),
-        defined(integrate.simpson, _simpson),
+        defined(integrate.simpson, as_given(functools.partial(_simpson, by_floats=bool(by_floats)))),
         defined(integrate.cumulative_trapezoid, _cumulative_trapezoid),
     ]
