@@ -9,13 +9,13 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._rules.scipy_functions import defined
+from dagad._rules.scipy_functions import defined, swap
 from dagad._tracing.by_definition import as_given
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import isbox
 from dagad._tracing.wide_numbers import wide_entries
-from dagad._types import Array
+from dagad._types import Args, Array, Function
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -91,6 +91,21 @@ def _cumulative_trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int 
     return anp.moveaxis(found, -1, axis)
 
 
+def by_nodes(func: Function, a: Array, b: Array, args: Args = (), n: int = 5) -> tuple[Any, None]:
+    """Return the integral of a function between two numbers, as scipy computes it."""
+    from scipy.special import roots_legendre  # scipy.integrate has imported it
+
+    nodes, weights = roots_legendre(n)
+    points = (b - a) * (nodes + 1) / 2.0 + a
+    return (b - a) / 2.0 * np.sum(weights * func(points, *args), axis=-1), None
+
+
+def _fixed_quad(func: Function, a: Array, b: Array, args: Args = (), n: int = 5) -> tuple[Any, None]:
+    if np.any(np.isinf([plain(a), plain(b)])):
+        raise ValueError("Gaussian quadrature has finite limits.")
+    return by_nodes(func, a, b, args, n)
+
+
 def of_integrals(integrate: ModuleType) -> list[Swap]:
     """Return the swaps for `scipy.integrate`."""
     by_floats = integrate.simpson([1.0, 1.0, 1.0], x=np.array([2, 1, 0], "u1")) < 0.0  # from 1.18 on
@@ -98,4 +113,5 @@ def of_integrals(integrate: ModuleType) -> list[Swap]:
         defined(integrate.trapezoid, trapezoid),
         defined(integrate.simpson, as_given(functools.partial(_simpson, by_floats=bool(by_floats)))),
         defined(integrate.cumulative_trapezoid, _cumulative_trapezoid),
+        swap(integrate.fixed_quad, _fixed_quad),
     ]

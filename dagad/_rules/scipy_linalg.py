@@ -246,7 +246,7 @@ def _no_stack(name: str, *arrays: Any) -> None:
 
 
 def _no_mixture(name: str, matrices: tuple[Array, ...], q: Array) -> None:
-    """Refuse what scipy, up to 1.17, solves wrongly: in a real Schur form are blocks that complex numbers pass over."""
+    """Refuse what scipy solves wrongly, 1.18 does: in a real Schur form are blocks that complex numbers pass over."""
     is_complex = any(np.iscomplexobj(plain(each)) for each in (*matrices, q))
     real = [plain(each) for each in matrices if is_complex and not np.iscomplexobj(plain(each))]
     if any(np.any(np.imag(np.linalg.eigvals(each))) for each in real):  # from numpy 2.5 on, all are complex numbers
@@ -442,7 +442,6 @@ SWAPS: list[Swap] = [
     defined(of.block_diag, lambda *arrays: moved(_BLOCKS, *range(len(arrays)))(*arrays)),
     defined(of.khatri_rao, _khatri_rao),
     _by_toeplitz(of.solve_toeplitz, linalg.solve),
-    defined(of.solve_circulant, lambda c, b: linalg.solve(_circulant(c), b)),
     _by_toeplitz(of.matmul_toeplitz, anp.matmul),
     _OF_EXPM,
     _OF_LOGM,

@@ -7,13 +7,13 @@ number is of the same class as a traced array; a number of numpy's fits no such 
 from __future__ import annotations
 
 import abc
-import dis
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from dagad._types import Shape
+from dagad._values.bytecode import steps
 
 # Gives Python's flag of sequences to classes that are registered with it, without being what they inherit from.
 _SEQUENCES: Any = abc.ABCMeta("_SEQUENCES", (), {"__abc_tpflags__": 1 << 5})
@@ -39,7 +39,7 @@ def length(shape: Shape, frame: FrameType) -> int:
     """
     if shape:
         return int(shape[0])
-    code = list(dis.get_instructions(frame.f_code))
+    code = list(steps(frame.f_code))
     asking = [at for at, each in enumerate(code) if each.offset == frame.f_lasti and each.opname == "GET_LEN"]
     if not asking:
         raise TypeError("len() of unsized object")
