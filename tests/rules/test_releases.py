@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import integrate, linalg, signal, special
+from scipy.sparse.linalg import aslinearoperator
 from scipy.spatial import distance
 
 import dagad
@@ -43,6 +44,10 @@ def is_right(fun: Callable[[Any], Any], at: Any) -> None:
     np.testing.assert_allclose(dagad.hvp(loss, at, along), slope(dagad.grad(loss)), rtol=1e-5, atol=1e-6)
 
 
+def descending(order: Any, *args: Any, **options: Any) -> Any:
+    return order(*args, descending=True, **options)  # which the types of an older numpy don't have
+
+
 def taken(fun: Callable[[Any], Any], at: Any) -> None:
     """Skip what this release does not take."""
     try:
@@ -57,13 +62,19 @@ def test_a_sort_is_that_which_was_asked_for(x: Any, options: Any) -> None:
     taken(lambda x: np.sort(x, **options), x)
     weights = np.cos(np.arange(x.size)).reshape(x.shape)
 
+    along: dict[str, Any] = options | ({"axis": 0} if x.ndim > 1 else {})
+
+    def sort(x: Any) -> Any:
+        return np.sort(x, **along)
+
+    def order(x: Any) -> Any:
+        return np.argsort(x, **along)
+
     def loss(x: Any, sort: Any) -> Any:
         return np.sum(weights * sort(x))
 
-    order = (lambda x: np.argsort(x, axis=0, **options)) if x.ndim > 1 else (lambda x: np.argsort(x, **options))
     expected = np.zeros_like(x)
     np.put_along_axis(expected, order(x), weights, axis=0)
-    sort: Any = (lambda x: np.sort(x, axis=0, **options)) if x.ndim > 1 else (lambda x: np.sort(x, **options))
     np.testing.assert_array_equal(dagad.grad(loss)(x, sort), expected)
     assert dagad.jvp(lambda x: loss(x, sort), x, x)[1] == pytest.approx(np.sum(expected * x))
     np.testing.assert_array_equal(dagad.grad(loss)(x, lambda x: np.take_along_axis(x, order(x), 0)), expected)
@@ -80,7 +91,7 @@ def test_a_compiled_sort_is_numpys_in_either_order(kind: str) -> None:
     weights = 3.0 ** np.arange(len(numbers))
 
     def chunk(rows: Any, t: Any) -> Any:
-        ordered, order = np.sort(rows[0], descending=True), np.argsort(rows[0], descending=True, stable=True)
+        ordered, order = descending(np.sort, rows[0]), descending(np.argsort, rows[0], stable=True)
         return np.stack([np.sum(weights * np.nan_to_num(ordered)) * t, np.sum(weights * order) * t])
 
     found = dagad.reduce_sum(chunk, numbers[None], 1.0, engine="jax", scheduler="sync")
@@ -180,8 +191,11 @@ def test_equations_of_circulant_matrices_have_their_solutions_along_the_axis_tha
 
 @pytest.mark.filterwarnings("ignore")
 def test_orders_of_spherical_functions_are_read_as_whole_numbers() -> None:
-    for function in (special.spherical_jn, special.spherical_yn, special.spherical_in, special.spherical_kn):
-        is_right(lambda z, function=function: function(np.array([0.52, 1.7, 2.0]), z), W)
+    orders = np.array([0.52, 1.7, 2.0])
+    is_right(lambda z: special.spherical_jn(orders, z), W)
+    is_right(lambda z: special.spherical_yn(orders, z), W)
+    is_right(lambda z: special.spherical_in(orders, z), W)
+    is_right(lambda z: special.spherical_kn(orders, z), W)
 
 
 def test_eigenvalues_that_are_complex_whatever_they_are_keep_real_derivatives() -> None:
@@ -194,6 +208,30 @@ def test_eigenvalues_that_are_complex_whatever_they_are_keep_real_derivatives() 
     is_right(vectors, apart)
     assert dagad.grad(lambda a: np.sum(np.real(np.linalg.eigvals(a))))(apart).dtype == float
     is_right(lambda q: np.real(linalg.solve_sylvester(np.diag(W), q * (1.0 + 1.0j), X[:3])), apart)
+
+
+OPERATOR = aslinearoperator(RNG.normal(size=(3, 3)) + 1.0j * RNG.normal(size=(3, 3)))
+PRODUCTS: dict[str, Callable[[Any], Any]] = {
+    "@": lambda x: OPERATOR @ x,
+    "dot": lambda x: OPERATOR.dot(x),
+    "matvec": lambda x: OPERATOR.matvec(x),
+    "rmatvec": lambda x: OPERATOR.rmatvec(x),
+    "matmat": lambda x: OPERATOR.matmat(x),
+    "rmatmat": lambda x: OPERATOR.rmatmat(x),
+    "from the right": lambda x: x @ OPERATOR,
+    "rdot": lambda x: OPERATOR.rdot(x),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 3), (2, 3, 3)], ids=str)
+@pytest.mark.filterwarnings("ignore:Calling .* on 'column vectors':FutureWarning")
+def test_products_with_an_operator_are_those_of_the_vectors_or_matrices_that_scipy_sees(name: str, shape: Any) -> None:
+    at = RNG.normal(size=shape)
+    if not hasattr(OPERATOR, "rdot") and name == "rdot":
+        pytest.skip("this scipy has no such method")
+    taken(PRODUCTS[name], at)
+    is_right(lambda x: np.real((1.0 + 2.0j) * PRODUCTS[name](x)), at)
 
 
 def test_what_a_newer_release_takes_and_a_definition_does_not_is_refused_by_name() -> None:
