@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate, linalg, signal, special
+from scipy import integrate, linalg, signal, special, stats
 from scipy.sparse.linalg import aslinearoperator
 from scipy.spatial import distance
 
@@ -119,14 +119,15 @@ def test_distances_of_stacks_of_vectors_are_differentiated_one_by_one(name: str,
 
 
 @pytest.mark.parametrize("lower", [False, True])
-def test_a_factor_in_one_triangle_has_in_the_other_what_scipy_leaves_there(lower: bool) -> None:
-    is_right(lambda a: linalg.cho_factor(a, lower)[0], STACK[0])
-    is_right(lambda a: linalg.cho_factor(a, lower)[0], STACK)
-    is_right(lambda a: linalg.cho_solve(linalg.cho_factor(a, lower), X[:3]), STACK[0])
-    is_right(lambda a: linalg.cho_solve(linalg.cho_factor(a, lower), np.ones((2, 3, 1))), STACK)
+@pytest.mark.parametrize("at", [STACK[0], STACK], ids=["one", "stack"])
+def test_a_factor_in_one_triangle_has_in_the_other_what_scipy_leaves_there(at: Any, lower: bool) -> None:
+    taken(linalg.cho_factor, at)
+    is_right(lambda a: linalg.cho_factor(a, lower)[0], at)
+    is_right(lambda a: linalg.cho_solve(linalg.cho_factor(a, lower), 0.0 * at[..., :1] + 1.0), at)
 
 
 def test_factors_of_a_stack_solve_for_what_is_differentiated() -> None:
+    taken(linalg.cho_factor, STACK)
     factors = linalg.cho_factor(STACK)  # and an array that says of each in which triangle it is
     is_right(lambda b: linalg.cho_solve(factors, b), RNG.normal(size=(2, 3, 2)))
 
@@ -234,7 +235,20 @@ def test_products_with_an_operator_are_those_of_the_vectors_or_matrices_that_sci
     is_right(lambda x: np.real((1.0 + 2.0j) * PRODUCTS[name](x)), at)
 
 
-def test_what_a_newer_release_takes_and_a_definition_does_not_is_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("scipy.stats.kstat", lambda x: stats.kstat(x)),
+        ("scipy.stats.ttest_ind", lambda x: stats.ttest_ind(x, x + 1)),
+        ("scipy.special.legendre_p", lambda x: special.legendre_p(2, x)),
+    ],
+)
+def test_a_function_without_a_derivative_goes_by_its_name_whatever_wraps_it(name: str, call: Any) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=f"`{name}` makes an ordinary array"):
+        dagad.grad(lambda x: np.sum(call(x)))(W)
+
+
+def test_a_definition_that_does_not_fit_a_newer_release_is_refused_by_name() -> None:
     def of_rows(x: Any) -> Any:
         return np.sum(x**2, axis=-1)
 
