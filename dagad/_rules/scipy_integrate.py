@@ -91,11 +91,22 @@ def _cumulative_trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int 
     return anp.moveaxis(found, -1, axis)
 
 
+@functools.cache
+def _keeps_precision() -> bool:
+    """Return whether scipy has nodes in the precision of the limits, as from 1.18 on."""
+    from scipy.integrate import fixed_quad
+
+    return bool(fixed_quad(np.cos, np.float32(0.0), np.float32(1.0))[0].dtype == np.float32)
+
+
 def by_nodes(func: Function, a: Array, b: Array, args: Args = (), n: int = 5) -> tuple[Any, None]:
     """Return the integral of a function between two numbers, as scipy computes it."""
     from scipy.special import roots_legendre  # scipy.integrate has imported it
 
     nodes, weights = roots_legendre(n)
+    own = np.result_type(*(getattr(plain(each), "dtype", each) for each in (a, b)))
+    if own.kind == "f" and _keeps_precision():
+        nodes, weights = nodes.astype(own), weights.astype(own)
     points = (b - a) * (nodes + 1) / 2.0 + a
     return (b - a) / 2.0 * np.sum(weights * func(points, *args), axis=-1), None
 

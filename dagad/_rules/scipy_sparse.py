@@ -72,7 +72,7 @@ def times(a: Array, x: Array) -> Any:
 
 def _times_from_right(a: Array, x: Array) -> Any:
     """Return x @ a, as scipy computes it."""
-    return times(a.T, x) if np.ndim(plain(x)) == 1 else transposed(times(a.T, transposed(x)))
+    return times(a.T, x) if np.ndim(plain(x)) < 2 else transposed(times(a.T, transposed(x)))
 
 
 def _times_vectors(a: Array, x: Array) -> Any:

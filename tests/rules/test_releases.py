@@ -207,6 +207,7 @@ def test_eigenvalues_that_are_complex_whatever_they_are_keep_real_derivatives() 
 
     is_right(lambda a: np.real(np.linalg.eigvals(a)) ** 2, apart)
     is_right(vectors, apart)
+    is_right(lambda a: np.abs(linalg.eig(a)[1]) ** 2, apart)
     assert dagad.grad(lambda a: np.sum(np.real(np.linalg.eigvals(a))))(apart).dtype == float
     is_right(lambda q: np.real(linalg.solve_sylvester(np.diag(W), q * (1.0 + 1.0j), X[:3])), apart)
 
