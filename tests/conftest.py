@@ -14,6 +14,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
+from hypothesis import given, settings, strategies
 
 from dagad._api import adding_up
 from dagad._executors import resident
@@ -76,6 +77,15 @@ gc.disable()  # until the tests are collected: what is imported and made for the
 
 def pytest_collection_finish() -> None:
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hypothesis_has_its_generator() -> None:
+    """Have Hypothesis draw once before anything is frozen: it asks the collector whether somebody holds its generator.
+
+    From Python 3.14 on the collector knows the empty variables of a thread, too, and they would be frozen by then.
+    """
+    given(strategies.none())(settings(max_examples=1, database=None, deadline=None)(lambda nothing: None))()
 
 
 @pytest.fixture(scope="module", autouse=True)

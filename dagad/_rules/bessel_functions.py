@@ -67,7 +67,7 @@ def _of_sphere(function: Any, before: float, after: float) -> Swap:
     own = stock(function)
 
     def slope(ans: Value, n: Array, z: Array, derivative: bool) -> Any:
-        order = np.asarray(n)
+        order = np.asarray(n).astype(int)  # as scipy reads it
         down, up = made(np.maximum(order - 1, 0), z, derivative), made(order + 1, z, derivative)
         down = anp.where(order > 0, before * order * down, 0.0)
         return (down + after * (order + 1.0) * up) / (2.0 * order + 1.0)

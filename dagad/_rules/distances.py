@@ -182,7 +182,7 @@ def as_matrix(x: Array, force: str = "no", checks: bool = True) -> Any:
     return np.where(np.eye(n, dtype=bool), 0, x[at])
 
 
-# Of two vectors
+# Of two vectors, or of those in two stacks
 
 
 def _wide(w: Array) -> Any:
@@ -191,14 +191,17 @@ def _wide(w: Array) -> Any:
 
 
 def _scaled(length: Function) -> Function:
-    """Return a length of differences that are scaled before by a power of 2: scipy's does not overflow either."""
+    """Return a length of differences that are scaled before by a power of 2: a slope is that of a direction.
+
+    Scipy's lengths do not overflow either, up to 1.17; from 1.18 on they are those of stacks of vectors.
+    """
 
     def scaled(u: Array, v: Array, w: Array = None) -> Any:
         d = _apart(u, v) if w is None else _root(_wide(w)) * _apart(u, v)
         if not np.size(plain(d)):
-            return np.sum(d)
-        power = np.frexp(np.max(np.abs(d)))[1]
-        return np.ldexp(length(np.ldexp(d, -power)), power)
+            return np.sum(d, axis=-1)
+        power = np.frexp(np.max(np.abs(d), axis=-1))[1]
+        return np.ldexp(length(np.ldexp(d, -power[..., None])), power)
 
     return scaled
 
@@ -215,7 +218,7 @@ def _correlation(u: Array, v: Array, w: Array = None, centered: bool = True) -> 
     return _angle(_sum(u * v, w), u, v, w)
 
 
-euclidean = _scaled(lambda d: _root(np.sum(d * d)))
+euclidean = _scaled(lambda d: _root(np.sum(d * d, axis=-1)))
 VECTORS: dict[str, Function] = {
     "euclidean": euclidean,
     "sqeuclidean": lambda u, v, w=None: _sum(_apart(u, v) ** 2, _wide(w)),

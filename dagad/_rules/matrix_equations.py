@@ -11,7 +11,7 @@ from autograd.numpy import linalg
 from autograd.scipy import linalg as traced
 
 from dagad._errors import NotDifferentiableError
-from dagad._rules.linalg_rules import qr, singular_values
+from dagad._rules.linalg_rules import qr, singular_values, solve
 from dagad._rules.scipy_functions import defined, stock, swap, with_rules
 from dagad._rules.scipy_linalg import EXPM, LOGM, blocks_of
 from dagad._rules.triangles import adjoint, mirrored, transposed
@@ -240,9 +240,18 @@ def _power_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwa
     return found
 
 
+def _circulant_solution(c: Array, b: Array, caxis: int = -1, baxis: int = 0, outaxis: int = 0) -> Any:
+    """Return solutions for columns of circulant matrices along one axis, and right-hand sides along another."""
+    c, b = anp.moveaxis(anp.atleast_1d(c), caxis, -1), anp.moveaxis(anp.atleast_1d(b), baxis, -1)
+    n = np.shape(plain(c))[-1]
+    matrices = c[..., (np.arange(n)[:, None] - np.arange(n)) % n]
+    return anp.moveaxis(solve(matrices, b[..., None])[..., 0], -1, outaxis)
+
+
 _OF_POWER, _POWER = with_rules(of.fractional_matrix_power, _power_vjp, _power_jvp)
 SWAPS: list[Swap] = [
     defined(of.polar, _polar),
+    defined(of.solve_circulant, _circulant_solution),
     defined(of.orthogonal_procrustes, _procrustes),
     _pinvh(),
     _riccati(of.solve_continuous_are, _continuous_near),

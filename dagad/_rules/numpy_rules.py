@@ -248,7 +248,7 @@ def bins_of(sample: Array, edges: Array) -> Any:
     return np.where(sample == edges[-1], len(edges) - 1, at)  # the last one holds its end
 
 
-def _edges(a: Array, bins: Array, range: Array = None, weights: Array = None) -> Any:
+def _edges(a: Array, bins: Array = 10, range: Array = None, weights: Array = None) -> Any:
     """Return the edges of bins: as given, or in equal steps between the least and the largest number."""
     if np.ndim(plain(bins)) == 1:
         return bins

@@ -255,8 +255,8 @@ def _ordered(order: Function) -> Function:
     return definition
 
 
-def _sort(a: Array, axis: Axis = -1, kind: Any = None, order: str | None = None, *, stable: bool | None = None) -> Any:
-    return _ordered(functools.partial(np.argsort, kind=kind, order=order, stable=stable))(a, axis=axis)
+def _sort(a: Array, axis: Axis = -1, kind: Any = None, order: str | None = None, **options: Any) -> Any:
+    return _ordered(functools.partial(np.argsort, kind=kind, order=order, **options))(a, axis=axis)
 
 
 def _partition(a: Array, kth: Array, axis: Axis = -1, kind: Any = "introselect", order: str | None = None) -> Any:
@@ -347,6 +347,11 @@ def is_deep(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     return np.ndim(plain(args[0])) > 1
 
 
+def _sorts_otherwise(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
+    """Return whether more is sorted than a vector, or in a way that rules of autograd's don't know."""
+    return is_deep(argnums, ans, args, kwargs) or "stable" in kwargs or "descending" in kwargs
+
+
 def has_no_axes(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans, kwargs
     return np.ndim(plain(args[0])) == 0
@@ -375,7 +380,7 @@ DEFINED: dict[Any, Function] = {
     np.corrcoef: _corrcoef,
 }
 BETTER: dict[Any, tuple[Function, Better]] = {
-    np.sort: (_sort, is_deep),
+    np.sort: (_sort, _sorts_otherwise),
     np.partition: (_partition, lambda *a: True),
     np.cumsum: (lambda a, axis=None: anp.reshape(a, (1,)), has_no_axes),
     np.prod: (_prod, _has_zero),

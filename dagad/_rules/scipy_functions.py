@@ -132,11 +132,13 @@ def home_of(function: Function) -> str:
 class _Kept:
     """A primitive of scipy's, called as users do, but that it keeps what it is given: tapes need that."""
 
-    __slots__ = ("_called",)
+    __slots__ = ("_called", "_spoiling")
 
     def __init__(self, function: Function, made: Function) -> None:
         self._called = Called(function, made, f"{home_of(function)}.{function.__name__}")
+        parameters = enumerate(inspect.signature(function).parameters.values())
+        self._spoiling = {at: each.default for at, each in parameters if each.name.startswith("overwrite")}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kept = {name: each for name, each in kwargs.items() if not name.startswith("overwrite")}
-        return self._called(*args, **kept)
+        return self._called(*(self._spoiling.get(at, arg) for at, arg in enumerate(args)), **kept)

@@ -28,6 +28,7 @@ from dagad._types import Argnums, Args, Array, Axis, Function, Kwargs, Tangents,
 from dagad._values import pytree
 
 plain = pytree.plain
+LEAVES_THE_REST = bool(of.cho_factor(np.array([[1.0, 0.0], [1.0, 2.0]]))[0][1, 0])  # in the triangle without the factor
 
 
 def _symmetric(a: Array, lower: bool) -> Any:
@@ -75,10 +76,12 @@ def _cholesky(a: Array, lower: bool = False, check_finite: bool = True) -> Any:
     return factor if lower else adjoint(factor)
 
 
-def _cho_factor(a: Array, lower: bool = False, check_finite: bool = True) -> Any:
-    """Return the factor in one triangle; in the other, scipy leaves what was there."""
-    rest = anp.triu(a, 1) if lower else anp.tril(a, -1)
-    return _cholesky(a, lower, check_finite) + rest
+def _cho_factor(a: Array, lower: bool = False) -> Any:
+    """Return the factor in one triangle; in the other, scipy leaves what was there, and from 1.18 on zeros."""
+    factor = _cholesky(a, lower)
+    if not LEAVES_THE_REST:
+        return factor
+    return factor + (anp.triu(a, 1) if lower else anp.tril(a, -1))
 
 
 def _solve_triangular(
@@ -243,10 +246,10 @@ def _no_stack(name: str, *arrays: Any) -> None:
 
 
 def _no_mixture(name: str, matrices: tuple[Array, ...], q: Array) -> None:
-    """Refuse what scipy, up to 1.17, solves wrongly: in a real Schur form are blocks that complex numbers pass over."""
+    """Refuse what scipy solves wrongly, 1.18 does: in a real Schur form are blocks that complex numbers pass over."""
     is_complex = any(np.iscomplexobj(plain(each)) for each in (*matrices, q))
     real = [plain(each) for each in matrices if is_complex and not np.iscomplexobj(plain(each))]
-    if any(np.iscomplexobj(np.linalg.eigvals(each)) for each in real):
+    if any(np.any(np.imag(np.linalg.eigvals(each))) for each in real):  # from numpy 2.5 on, all are complex numbers
         why = " of real matrices with complex eigenvalues beside complex ones, where scipy is wrong: write `a + 0j`"
         raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
 
@@ -396,11 +399,12 @@ def _cholesky_pair() -> list[Swap]:
 
     def ours(a: Array, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
         del overwrite_a, check_finite
-        return factored(a, lower), lower
+        return factored(a, lower), np.full(np.shape(plain(a))[:-2], lower) if _is_stack(a) else lower
 
     def ours_solving(c_and_lower: Any, b: Array, overwrite_b: bool = False, check_finite: bool = True) -> Any:
         del overwrite_b, check_finite
-        return solved(c_and_lower[0], b, c_and_lower[1])
+        c, lower = c_and_lower
+        return solved(c, b, bool(np.ravel(lower)[:1].all()))  # of a stack of factors it is an array
 
     return [swap(of.cho_factor, ours), swap(of.cho_solve, ours_solving)]
 
@@ -438,7 +442,6 @@ SWAPS: list[Swap] = [
     defined(of.block_diag, lambda *arrays: moved(_BLOCKS, *range(len(arrays)))(*arrays)),
     defined(of.khatri_rao, _khatri_rao),
     _by_toeplitz(of.solve_toeplitz, linalg.solve),
-    defined(of.solve_circulant, lambda c, b: linalg.solve(_circulant(c), b)),
     _by_toeplitz(of.matmul_toeplitz, anp.matmul),
     _OF_EXPM,
     _OF_LOGM,

@@ -8,12 +8,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 import scipy.sparse as sparse
 
 from dagad._errors import NotDifferentiableError
 from dagad._rules.scipy_functions import stock, swap
+from dagad._rules.triangles import transposed
 from dagad._tracing import refusals
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import isbox
@@ -72,7 +72,13 @@ def times(a: Array, x: Array) -> Any:
 
 def _times_from_right(a: Array, x: Array) -> Any:
     """Return x @ a, as scipy computes it."""
-    return times(a.T, x) if np.ndim(plain(x)) == 1 else anp.transpose(times(a.T, anp.transpose(x)))
+    return times(a.T, x) if np.ndim(plain(x)) < 2 else transposed(times(a.T, transposed(x)))
+
+
+def _times_vectors(a: Array, x: Array) -> Any:
+    """Return the product of a linear operator with a vector, a column, or from scipy 1.18 on a stack of vectors."""
+    shape = np.shape(plain(x))
+    return times(a, x) if len(shape) < 2 or shape == (a.shape[-1], 1) else times(a, x[..., None])[..., 0]
 
 
 def _functions(names: tuple[str, ...], *kinds: Any) -> list[Any]:
@@ -106,8 +112,10 @@ def of_operators(linalg: ModuleType) -> list[Swap]:
         return solved(A.tocsc(), b)
 
     return [
-        *(swap(each, times) for each in _functions(("dot", "matvec", "matmat"), operator)),
-        *(swap(each, lambda a, x: times(a.H, x)) for each in _functions(("rmatvec", "rmatmat"), operator)),
-        *(swap(each, _times_from_right) for each in _functions(("__rmatmul__", "__rmul__"), operator)),
+        *(swap(each, times) for each in (operator.dot, operator.matmat)),
+        swap(operator.matvec, _times_vectors),
+        swap(operator.rmatvec, lambda a, x: _times_vectors(a.H, x)),
+        swap(operator.rmatmat, lambda a, x: times(a.H, x)),
+        *(swap(each, _times_from_right) for each in _functions(("__rmatmul__", "__rmul__", "rdot"), operator)),
         swap(linalg.spsolve, solution),
     ]

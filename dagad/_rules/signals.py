@@ -185,11 +185,23 @@ def _floating(x: Array) -> Any:
     return x if plain(x).dtype.kind in "fc" else x * 1.0
 
 
+def _coefficients(b: Array, a: Array, x: Array) -> list[Any]:
+    """Return the coefficients of a filter in the precision in which scipy filters: they are divided by one another."""
+    vectors = [np.reshape(each, (-1,)) for each in (b, a)]  # of numbers, too
+    own = [plain(each).dtype for each in vectors]
+    precision = np.finfo(np.result_type(plain(x).dtype, *own)).dtype
+    finer = [np.result_type(precision, each) if each.kind in "fc" else each for each in own]
+    return [
+        each.astype(dtype) if plain(each).dtype != dtype else each for each, dtype in zip(vectors, finer, strict=True)
+    ]
+
+
 def _lfilter(means: Means, b: Array, a: Array, x: Array, axis: int = -1, zi: Array = None) -> Any:
-    b, a = np.reshape(b, (-1,)), np.reshape(a, (-1,))  # of numbers, too
+    x = _floating(x)
+    b, a = _coefficients(b, a, x)
     count = max(shape_of(b)[0], shape_of(a)[0]) - 1
     state = None if zi is None else _state(np.moveaxis(zi, axis, -1), x, axis, count)
-    found, after = means.lfilter(b, a, np.moveaxis(_floating(x), axis, -1), state)
+    found, after = means.lfilter(b, a, np.moveaxis(x, axis, -1), state)
     found = np.moveaxis(found, -1, axis)
     return found if zi is None else (found, np.moveaxis(after, -1, axis))
 
@@ -233,9 +245,9 @@ def _filtfilt(
 ) -> Any:
     if method != "pad" or irlen is not None:
         raise NotDifferentiableError(refusals.of_option("scipy.signal.filtfilt", [f"method={method!r}"]))
-    b, a = np.reshape(b, (-1,)), np.reshape(a, (-1,))
-    edge = 3 * max(shape_of(a)[0], shape_of(b)[0]) if padlen is None else padlen
     x = np.moveaxis(_floating(x), axis, -1)
+    b, a = _coefficients(b, a, x)
+    edge = 3 * max(shape_of(a)[0], shape_of(b)[0]) if padlen is None else padlen
     one_of("padtype", padtype, "even", "odd", "constant", None)
     if padtype is not None:
         fits(

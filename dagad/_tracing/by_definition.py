@@ -58,7 +58,16 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
     def widen(args: Sequence[Any], kwargs: Kwargs, value: Value) -> Any:
         return (args, kwargs) if getattr(definition, _AS_GIVEN, False) else all_wide(by_place, args, kwargs, value)
 
-    return _vjp_of(definition, look, widen), _jvp_of(definition, look, widen)
+    def leaves_like(ans: Value, found: Sequence[Any]) -> Any:
+        """Return the leaves of a value, if these have the shapes of the definition's: a newer release may take more."""
+        given = pytree.flatten(pytree.open_containers(ans))[0]
+        here, known = ([np.shape(pytree.plain(leaf)) for leaf in leaves] for leaves in (given, found))
+        if here != known:
+            why = f" where it gives shape {here[0] if len(here) == 1 else here}, and none but {known} is known"
+            raise NotDifferentiableError(refusals.of_function(name, why))
+        return given
+
+    return _vjp_of(definition, look, widen, leaves_like), _jvp_of(definition, look, widen, leaves_like)
 
 
 def rules_near(name: str, expression: Function) -> tuple[Function, Function]:
@@ -81,7 +90,7 @@ def rules_near(name: str, expression: Function) -> tuple[Function, Function]:
     return vjp, jvp
 
 
-def _vjp_of(definition: Function, look: Function, widen: Function) -> Function:
+def _vjp_of(definition: Function, look: Function, widen: Function, leaves_like: Function) -> Function:
     def make(argnums: Sequence[int], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Function:
         kwargs = look(args, kwargs)
 
@@ -89,7 +98,9 @@ def _vjp_of(definition: Function, look: Function, widen: Function) -> Function:
             run, leaves = _in_some(definition, argnums, *widen(args, kwargs, ans))
             value, ends, roots = record(run, leaves)
             cotangents = pytree.flatten(pytree.open_containers(cotangent))[0]
-            pairs = zip(cotangents, pytree.flatten(value)[0], strict=True)
+            found = pytree.flatten(value)[0]
+            leaves_like(ans, found)
+            pairs = zip(cotangents, found, strict=True)
             seeds = [shaped(part, leaf) for part, leaf in pairs]  # a definition may be real where the value is not
             return tuple(_dense(pull(ends, seeds, roots, leaves), leaves))
 
@@ -98,12 +109,13 @@ def _vjp_of(definition: Function, look: Function, widen: Function) -> Function:
     return make
 
 
-def _jvp_of(definition: Function, look: Function, widen: Function) -> Function:
+def _jvp_of(definition: Function, look: Function, widen: Function, leaves_like: Function) -> Function:
     def pushed(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Any:
         run, leaves = _in_some(definition, argnums, *widen(args, look(args, kwargs), ans))
         values, moved = push(run, leaves, [tangents])
         flat, treedef = pytree.flatten(values)
-        return pytree.unflatten(treedef, _dense(moved[0], flat))
+        parts = zip(_dense(moved[0], flat), leaves_like(ans, flat), strict=True)
+        return pytree.unflatten(treedef, [shaped(part, leaf) for part, leaf in parts])  # or the other way round
 
     def of_stacks(
         argnums: Sequence[int], stacks: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs

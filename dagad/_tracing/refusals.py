@@ -314,11 +314,15 @@ _PLACES = {
 }
 
 
+# By the name under which they know the function that they call with arrays of it.
+_WRAPPERS = {"wrapper": "f", "axis_nan_policy_wrapper": "hypotest_fun_in"}
+
+
 def _public(frame: FrameType, module: str) -> str | None:
     """Return the name that users know a library's function by; None for what only leads to another one."""
     name, own = frame.f_code.co_name, frame.f_locals.get("self")
-    if name == "wrapper":  # of a function that is called with arrays of it
-        function = frame.f_locals.get("f")
+    if name in _WRAPPERS:
+        function = frame.f_locals.get(_WRAPPERS[name])
         if function is None:
             return None
         name, module = function.__name__, function.__module__
@@ -334,6 +338,8 @@ def _public(frame: FrameType, module: str) -> str | None:
     if place == "scipy.stats" and own is not None:
         owner = getattr(own, "dist", own)
         name = f"{getattr(owner, 'name', None) or type(owner).__name__.removesuffix('_gen')}.{name}"
+    elif name == "__call__" and hasattr(own, "__name__"):  # several ufuncs of scipy.special's under one name
+        name = str(getattr(own, "__name__", name))
     elif own is not None and (library != "numpy" or name.startswith("__")):
         name = f"{type(own).__name__}.{name}"
     return f"{_PLACES.get(place, 'np' if library == 'numpy' else place if library == 'scipy' else library)}.{name}"

@@ -18,7 +18,7 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._errors import ClosureError, NotDifferentiableError
-from dagad._tracing import equalities, refusals
+from dagad._tracing import equalities, patterns, refusals
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import SEQUENCES, array_of, operators
@@ -155,6 +155,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
+
+    def __len__(self) -> int:
+        return patterns.length(np.shape(pytree.plain(self)), sys._getframe(1))
 
     __add__, __radd__ = quick_operators(anp.add, operator.add)
     __sub__, __rsub__ = quick_operators(anp.subtract, operator.sub)
@@ -319,6 +322,9 @@ for _name in _ASKING.split():
 def array_of_numbers(parts: Sequence[Any]) -> Any:
     """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
     return quick_list(parts, TracedArray)
+
+
+patterns.fit_as_arrays_do(TracedArray)
 
 
 # What dagad's traces are made of

@@ -73,7 +73,8 @@ def test_a_distance_between_points_that_are_one_has_slope_zero(metric: str, engi
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lengths_of_huge_and_tiny_differences_have_the_slope_of_a_direction(engine: str | None) -> None:
     for scale in (1e-300, 1e-170, 1e-8, 1e170, 1e300):
-        found = slopes(lambda t, scale=scale: euclidean(t * scale, np.zeros(2)) / scale, [3.0, 4.0], engine)
+        with np.errstate(over="ignore"):  # the length itself is infinite from scipy 1.18 on
+            found = slopes(lambda t, scale=scale: euclidean(t * scale, np.zeros(2)) / scale, [3.0, 4.0], engine)
         np.testing.assert_allclose(found, [0.6, 0.8], rtol=1e-14)
     far = 1e8
     near = slopes(lambda t: euclidean(far + t, [far, far]), [3 * 2.0**-20, 4 * 2.0**-20], engine)

@@ -225,6 +225,7 @@ stats.gaussian_kde(y).pdf(x[0]) | stats.gaussian_kde(np.stack([y, np.cos(9 * y)]
 
 INTEGRALS = """
 integrate.trapezoid(m, dx=0.5) | integrate.trapezoid(y, x) | integrate.simpson(x[:7]) | integrate.simpson(m, dx=0.3)
+integrate.fixed_quad(np.sin, x[0], 2 * y[1], n=3)[0] | integrate.fixed_quad(np.power, x[0], 2 * y[1], (y[2],))[0]
 integrate.simpson(x[:5], x=y[:5] ** 2) | integrate.simpson(x[:6], x=y[:6] ** 2) | integrate.simpson(y, x=y + x / 9)
 integrate.simpson(m, axis=0) | integrate.simpson(x[:2]) | integrate.simpson(m, x=np.cumsum(m, axis=1))
 integrate.simpson(y[:5], x=x[:5] + 2 * y[:5]) | integrate.cumulative_trapezoid(x, y)

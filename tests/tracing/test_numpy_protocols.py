@@ -86,9 +86,10 @@ def by_autograd(call: str) -> Any:
     """Return value and gradient by `autograd.numpy`; None where autograd has none, or a wrong one."""
     fun = evaluated(call, TRACED)
     try:
-        return autograd.value_and_grad(lambda x: 2.0 * fun(np.ones(1), x))(X)
+        found = autograd.value_and_grad(lambda x: 2.0 * fun(np.ones(1), x))(X)
     except Exception:
         return None
+    return None if isinstance(found[1], ArrayBox) else found  # scipy asks less and less whether it is given arrays
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -325,6 +326,7 @@ def test_a_process_without_scipy_takes_it_up_in_a_chunk() -> None:
     subprocess.run([sys.executable, "-c", FRESH], check=True)
 
 
+@pytest.mark.filterwarnings("ignore:Calling linalg.det.*dtype=object:DeprecationWarning")  # refused from scipy 1.20 on
 def test_autograd_and_plain_calls_have_numpy_and_scipy_unchanged() -> None:
     def one_by_one(x: Any) -> Any:
         assert type(x) is ArrayBox

@@ -16,6 +16,7 @@ from jax.scipy import special as jss
 from dagad._engines.xla import corners, refusals, special
 from dagad._engines.xla.refusals import of_real, refused
 from dagad._errors import NotDifferentiableError
+from dagad._rules.scipy_integrate import by_nodes
 from dagad._types import Array, Function
 
 
@@ -124,4 +125,4 @@ UFUNCS: dict[str, Function] = {
     "nbdtrc": lambda k, n, p: jss.betainc(jnp.trunc(k) + 1.0, jnp.trunc(n), 1.0 - p),
     "stdtr": _stdtr,
 }
-WRITTEN: dict[str, Function] = {"scipy.special.factorial": _factorial}
+WRITTEN: dict[str, Function] = {"scipy.special.factorial": _factorial, "scipy.integrate.fixed_quad": by_nodes}

@@ -59,14 +59,24 @@ def _moved(q: Array, count: int, method: Any, most: float) -> tuple[Any, str]:
     return places / (count - 1.0) * most, "nearest" if np.all(places == np.floor(places)) else "linear"
 
 
+def _turned(x: Array) -> Any:
+    """Return numbers in the opposite order; what is no number stays last."""
+    return -x if jnp.result_type(x).kind in "fc" else ~x
+
+
 def sorting(func: Function) -> Function:
     """Return a way to sort: jax's keeps the order of equal entries, as numpy's ways that promise any order do."""
 
-    def found(a: Array, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+    def found(
+        a: Array, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None, descending: Any = False
+    ) -> Any:
         del kind, stable
         if order is not None:
             raise NotDifferentiableError(refusals.of_option(public_name(func), ["order"]))
-        return Called(func)(a, axis)
+        if not descending or descending is np._NoValue:
+            return Called(func)(a, axis)
+        turned = Called(func)(_turned(array_of(a)), axis)
+        return _turned(turned) if func is np.sort else turned
 
     return functools.wraps(func)(found)
 

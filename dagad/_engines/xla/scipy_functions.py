@@ -219,9 +219,13 @@ def _cholesky(a: Array, lower: bool = False) -> Any:
 
 
 def _cho_factor(a: Array, lower: bool = False) -> Any:
+    from dagad._rules.scipy_linalg import LEAVES_THE_REST  # needs scipy.linalg, which is there: this is of it
+
     a = floating(a)
-    rest = jnp.triu(a, 1) if lower else jnp.tril(a, -1)  # what is there stays, and nobody reads it
-    return _cholesky(a, lower) + rest, lower
+    factor = _cholesky(a, lower)
+    if LEAVES_THE_REST:  # nobody reads it
+        factor = factor + (jnp.triu(a, 1) if lower else jnp.tril(a, -1))
+    return factor, lower
 
 
 def _cho_solve(c_and_lower: tuple[Array, bool], b: Array) -> Any:

@@ -28,6 +28,7 @@ from dagad._engines.xla.operators import BINARY, COMPARING, UNARY, operate
 from dagad._engines.xla.protocols import call_function, call_ufunc, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
+from dagad._tracing import patterns
 from dagad._tracing.in_place import is_view
 from dagad._tracing.refusals import library_function_of
 from dagad._tracing.texts import numbered
@@ -289,9 +290,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         return found
 
     def __len__(self) -> int:
-        if not self.ndim:
-            raise TypeError("len() of unsized object")
-        return int(self.shape[0])
+        return patterns.length(self.shape, sys._getframe(1))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
@@ -448,3 +447,4 @@ for _name, _ufunc in COMPARING.items():
     setattr(XlaArray, _name, _operators(_ufunc)[0])
 for _name, _ufunc in UNARY.items():
     setattr(XlaArray, _name, _unary(_ufunc))
+patterns.fit_as_arrays_do(XlaArray)
