@@ -28,7 +28,7 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflat
 
 from dagad._config import setting
 from dagad._engines.jax_constants import NAME, Kept, refuse_long, refuse_own, shape_of
-from dagad._engines.jax_settings import as_for_all, refuse_uncompiled
+from dagad._engines.jax_settings import as_for_all, compiled_for_cpu, refuse_uncompiled
 from dagad._engines.own_arrays import pulled_in_blocks
 from dagad._engines.xla.fences import ROUNDS, shortened
 from dagad._engines.xla.gains import Gains
@@ -44,15 +44,6 @@ logger = logging.getLogger("dagad")
 
 BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
-# One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
-# Of several orders of the operations the one that needs least memory: the bits are the same, and fresh memory is not
-# had for nothing (a mixture of 50,000 rows: 40 ms, with it 24). Vectors as wide as the processor has: by itself XLA
-# takes half of them (logistic rows 5.4 ms, with it 4.3; negative-binomial ones 9.9 and 8.2).
-OPTIONS: Any = {
-    "xla_cpu_multi_thread_eigen": False,
-    "xla_cpu_prefer_vector_width": 512,
-    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
-}
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
 Unflat = Callable[[Any], Any]
 VALUE, LINEARIZE, VALUE_AND_GRAD, PULL = "value", "linearize", "value_and_grad", "pull"
@@ -278,7 +269,7 @@ class _Compiled:
 
     def _finished(self, lowered: Any, unflat: Unflat | None, name: str) -> Any:
         began = time.perf_counter()
-        compiled = lowered.compile(OPTIONS)
+        compiled = compiled_for_cpu(lowered)
         self.gains.seconds += time.perf_counter() - began
         _COUNT.add()
         logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)

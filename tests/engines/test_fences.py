@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dagad
-from dagad._engines import jax as engine
+from dagad._engines.jax_settings import compiled_for_cpu
 from dagad._engines.xla import fences
 from dagad._engines.xla.fences import ROUNDS, SHORTEST, fenced, n_equations, shortened
 from dagad._engines.xla.traced import XlaArray
@@ -66,14 +66,14 @@ def test_a_long_program_is_as_long_after_xla_has_fused_it(name: str) -> None:
         program = own.trace(0.7)
         cut = fenced(program.jaxpr)
         assert cut is not None
-        made = jax.jit(cut).lower(ROUNDS, 0.7).compile(engine.OPTIONS)
+        made = compiled_for_cpu(jax.jit(cut).lower(ROUNDS, 0.7))
         assert instructions(made) < 10 * n_equations(program.jaxpr.jaxpr)
         short = jax.jit(jax.value_and_grad(lambda t: jaxs(name, 2, t))).trace(0.7)
         assert n_equations(short.jaxpr.jaxpr) < SHORTEST
         assert fenced(short.jaxpr) is None
         again = shortened(program.jaxpr)
         assert again is not None
-        rolled = jax.jit(again).lower(ROUNDS, 0.7).compile(engine.OPTIONS)
+        rolled = compiled_for_cpu(jax.jit(again).lower(ROUNDS, 0.7))
         assert instructions(rolled) < instructions(made) / 3
         assert np.array(rolled(ROUNDS, 0.7)) == pytest.approx(np.array(made(ROUNDS, 0.7)), rel=1e-11)
 

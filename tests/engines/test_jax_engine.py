@@ -19,7 +19,7 @@ import pytest
 from dask.delayed import delayed
 
 import dagad
-from dagad._engines import jax_constants
+from dagad._engines import jax_constants, jax_settings
 from dagad._engines.jax import _COMPILED, JaxEngine, _Compiled as Compiled
 from dagad._executors import resident
 from dagad._values import shipping
@@ -404,3 +404,14 @@ def test_items_are_compiled_once_for_each_shape(cluster: Any) -> None:
     assert found == pytest.approx(sum(onp.sum(x * onp.sinh(x * 0.01)) for x in items), rel=1e-12)
     again = dagad.grad(lambda t: dagad.map_sum(own, items, t, grainsize=16, engine="jax", scheduler=cluster))(0.01)
     assert again == found
+
+
+def test_an_option_that_a_release_of_jax_does_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_settings, "OPTIONS", jax_settings.OPTIONS | {"xla_of_a_release": 1, "xla_of_another": True})
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(
+            lambda rows, t: onp.sum(rows * t**2), onp.arange(7.0), t, engine="jax", scheduler="sync"
+        )
+
+    assert dagad.grad(loss)(0.5) == 21.0

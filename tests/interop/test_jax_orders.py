@@ -13,6 +13,7 @@ import pytest
 
 import dagad
 from dagad.interop.jax import as_jax
+from support.compiled_quickly import quickly
 
 ROWS = np.random.default_rng(0).normal(size=(5, 2))
 P = {"slopes": np.array([0.3, 0.7]), "log scale": np.array(0.4)}
@@ -64,12 +65,9 @@ GROUPS = {inner: [way for way in WAYS if way[1:] == inner] for inner in dict.fro
 LOST = [("grad",) * 3, ("vjp of itself", "grad", "jvp"), ("jacrev", "jacrev", "jacfwd"), ("grad", "hessian")]
 
 
-# What is compared are jax's rules of these functions, not what XLA makes of them: a third of the time to compile.
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-
 def compiled(fun: Any) -> Any:
-    return jax.jit(fun, compiler_options=QUICKLY)
+    """Compile something in a third of the time: compared are jax's rules of functions, not what XLA makes of them."""
+    return jax.jit(fun, compiler_options=quickly())
 
 
 def nested(way: tuple[str, ...], fun: Any) -> Any:
