@@ -15,6 +15,8 @@ import pytest
 
 from support.source_files import FILES, ROOTS, functions, text_of, trees
 
+pytestmark = pytest.mark.whole("what the source looks like")
+
 # What `import dagad` has to do without.
 OPTIONAL = {
     *("distributed", "bokeh", "graphviz", "jax", "scipy", "narwhals", "rich", "IPython", "prometheus_client"),

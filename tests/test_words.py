@@ -21,6 +21,8 @@ import dagad.testing
 import dagad_scheduler
 from support.source_files import FILES, trees
 
+pytestmark = pytest.mark.whole("what the source looks like")
+
 
 def is_summary(line: str) -> bool:
     return (

@@ -31,6 +31,7 @@ def named(said: str) -> str:
 ELSEWHERE = [path for path in missing._public_paths() if path.startswith("dagad.interop.") and path.count(".") == 3]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", ELSEWHERE)
 def test_a_name_of_interop_is_found_with_its_import(path: str) -> None:
     door, _, name = path.rpartition(".")
