@@ -129,7 +129,7 @@ def _evaluated(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], cuts:
 
 def _repeated(params: dict[str, Any], given: list[Any], cuts: set[Any], rounds: Array) -> list[Any]:
     """Return what a loop of jax's gives, with fences in what it repeats."""
-    program, n_consts, n_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    program, (n_consts, n_carry) = params["jaxpr"], _n_inputs(params)
     consts, first, columns = given[:n_consts], given[n_consts : n_consts + n_carry], given[n_consts + n_carry :]
 
     def one(state: list[Any], own: list[Any]) -> Any:
@@ -139,6 +139,14 @@ def _repeated(params: dict[str, Any], given: list[Any], cuts: set[Any], rounds: 
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
     last, stacks = jax.lax.scan(one, first, columns, **options)
     return [*last, *stacks]
+
+
+def _n_inputs(params: dict[str, Any]) -> tuple[int, int]:
+    """Return how many inputs of a loop of jax's are the same in each round, and how many go from round to round."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # trees of nothing, from jax 0.12 on
+    return len(list(consts)), len(list(carry))
 
 
 def _stored(value: Value, rounds: Array) -> Any:
