@@ -262,8 +262,9 @@ def test_the_dashboard_is_registered_once_and_leaves_on_request() -> None:
         client.unregister_scheduler_plugin("dagad")
         assert "dagad" not in template_variables(scheduler)["pages"]
         for path in ("/dagad", "/dagad.json"):
-            with pytest.raises(urllib.error.HTTPError, match="404"):
+            with pytest.raises(urllib.error.HTTPError, match="404") as caught:
                 get(client, path)
+            caught.value.close()
         assert 'href="dagad"' not in get(client, "/status")
         dagad.dashboard(client)
         assert board(client)["evaluations"] == []

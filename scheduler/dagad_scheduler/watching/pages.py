@@ -6,6 +6,7 @@ All of it is served by the server that the scheduler has anyway, for as long as 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,10 +31,12 @@ class Pages:
         if importlib.util.find_spec("prometheus_client") is not None:
             self._serve_metrics(plugin)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Serve nothing any more; what can't be taken back says that there is nothing."""
         while self._ends:
-            self._ends.pop()()
+            ended = self._ends.pop()()
+            if inspect.isawaitable(ended):
+                await ended
 
     def _serve_pages(self, application: Any, scheduler: object) -> str:
         """Serve our pages beside Dask's, with links on these; return the path under which they are."""
@@ -49,8 +52,9 @@ class Pages:
         application.applications.insert(0, ours)
         variables["pages"].insert(-1, NAME)
         variables["plots"].append(link)
+        stop: Any = getattr(ours, "stop_async", ours.stop)  # from bokeh 3.10 on: its `stop` would wait for this loop
         self._ends += [
-            ours.stop,
+            stop,
             lambda: application.applications.remove(ours),
             lambda: variables["pages"].remove(NAME),
             lambda: variables["plots"].remove(link),

@@ -66,7 +66,7 @@ class DagadPlugin(SchedulerPlugin):
         if self._scheduler is not None:
             self._clock.stop()
             if self._pages is not None:
-                self._pages.close()
+                await self._pages.close()
             for address in self._desks:
                 self._tell(address, False)
 
