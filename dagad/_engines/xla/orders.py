@@ -59,7 +59,7 @@ def _moved(q: Array, count: int, method: Any, most: float) -> tuple[Any, str]:
     return places / (count - 1.0) * most, "nearest" if np.all(places == np.floor(places)) else "linear"
 
 
-def _turned(x: Array) -> Any:
+def _in_opposite_order(x: Array) -> Any:
     """Return numbers in the opposite order; what is no number stays last."""
     return -x if jnp.result_type(x).kind in "fc" else ~x
 
@@ -75,8 +75,8 @@ def sorting(func: Function) -> Function:
             raise NotDifferentiableError(refusals.of_option(public_name(func), ["order"]))
         if not descending or descending is np._NoValue:
             return Called(func)(a, axis)
-        turned = Called(func)(_turned(array_of(a)), axis)
-        return _turned(turned) if func is np.sort else turned
+        turned = Called(func)(_in_opposite_order(array_of(a)), axis)
+        return _in_opposite_order(turned) if func is np.sort else turned
 
     return functools.wraps(func)(found)
 
