@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-from dagad._errors import NotDifferentiableError
+from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._types import DType
 from dagad._values.bytecode import is_storing
 
@@ -274,6 +274,8 @@ def explained(error: Exception) -> Exception:
         )
     elif isinstance(error, ValueError) and "<traced " in text:
         sentence = f"A number, without a derivative, was read from the text of a value that has one. {_AS_IT_IS}"
+    elif _was_sent(error):
+        sentence = _IN_A_TASK
     elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith(_NO_TYPE)):
         sentence = (
             f"A library other than numpy was given a value being differentiated, and says: {text.rstrip('.')}. "
@@ -286,6 +288,31 @@ def explained(error: Exception) -> Exception:
     told = NotDifferentiableError(sentence).with_traceback(error.__traceback__)  # it shows the user's line
     told.__suppress_context__ = True
     return told
+
+
+_IN_A_TASK = (
+    "A value being differentiated was given to a task of Dask's own, by `dask.delayed`, `client.submit`, `client.map` "
+    "or `client.scatter`, and can't go to another process with its derivative. Have dagad make the tasks, "
+    "`dagad.reduce_sum(f, data, theta)` or `dagad.map(f, data, theta)`; or make a graph of plain numbers, and "
+    "differentiate that: `dagad.gradient(y, wrt)`."
+)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, what it was raised for, and so on."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _was_sent(error: Exception) -> bool:
+    """Return whether an error is what Dask says of a value being differentiated that is to be sent, or named by it."""
+    text = str(error)
+    if "Could not serialize object" in text:
+        return any(type(each) is ClosureError for each in _causes(error))
+    return "cannot be deterministically hashed" in text and "<traced " in text
 
 
 def library_function_of(frame: FrameType | None) -> str | None:
