@@ -40,6 +40,6 @@ def test_a_task_of_dasks_own_is_refused_where_it_gets_a_value_being_differentiat
     assert re.search(r"`client\.submit`.*Have dagad make the tasks.*reduce_sum.*dagad\.gradient", str(caught.value))
 
 
-def test_what_else_cannot_be_sent_keeps_dasks_words(cluster: Any) -> None:
+def test_something_else_that_cannot_be_sent_keeps_dasks_words(cluster: Any) -> None:
     with pytest.raises(TypeError, match="Could not serialize object"):
         dagad.grad(lambda t: t * cluster.submit(bool, threading.Lock()).result())(2.0)
