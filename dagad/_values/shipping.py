@@ -26,7 +26,7 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import CodeType, FunctionType
 from typing import Any, ForwardRef, Literal, NamedTuple, NoReturn
 
@@ -42,6 +42,7 @@ from dagad._values.contents import makes_anew, value_like, variables_of, with_te
 from dagad._values.homes import is_importable, sent_by_value
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
 from dagad._values.names import of_function, unnamed_globals
+from dagad._values.work_arrays import sharing
 
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
@@ -51,8 +52,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
 
     follows_words = True  # globals that functions mean by words go with them
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, frozen: Container[int] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.arrays, self._frozen = list[Array](), frozen  # what is met, and the ids of those that arrive read-only
         self._on_the_way: set[type] = set()  # records whose registration is being written
         self.singletons: list[Any] = []  # classes and primitives that go by value and exist once a process
         self.referred = References(sent_by_value())  # functions, classes and modules that go by their names
@@ -61,7 +63,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         """Return how an object is made again."""
         kind = type(obj)
         if kind is np.ndarray and obj.dtype.kind in "biufcSU":
-            return _reduce_array(obj)
+            self.arrays.append(obj)
+            return _reduce_array(_locked(obj) if id(obj) in self._frozen else obj)
         if isinstance(obj, np.ndarray) and _loses_attributes(kind, obj):
             return _array_of_class, (obj.view(np.ndarray), kind), vars(obj), None, None, _set_attributes
         if kind is memoryview:
@@ -155,7 +158,8 @@ def _laid_out(array: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
     """Return an array with its axes in the order of memory; that order; and in which direction each axis runs."""
     steps = tuple(-1 if stride < 0 else 1 for stride in array.strides)
     axes = tuple(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
-    return np.ascontiguousarray(_turned(array, steps).transpose(axes)), axes, steps
+    lying = np.ascontiguousarray(_turned(array, steps).transpose(axes))
+    return lying if array.flags.writeable else _locked(lying), axes, steps
 
 
 def _restore_view(lying: Array, axes: tuple[int, ...], steps: tuple[int, ...]) -> Array:
@@ -173,6 +177,13 @@ def _loses_attributes(kind: type, array: Array) -> bool:
     by_numpy = all(getattr(kind, name) is getattr(np.ndarray, name) for name in own)
     # That of a file has the file itself in an attribute, and arrives in memory.
     return by_numpy and not issubclass(kind, np.memmap) and bool(getattr(array, "__dict__", None))
+
+
+def _locked(array: Array) -> Array:
+    """Return a view of an array that can't be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _array_of_class(array: Array, kind: type[Any]) -> Array:
@@ -278,10 +289,21 @@ def _parcel(python: str, *payload: Any) -> Parcel:
 
 
 def pack(obj: object) -> Parcel:
-    """Pickle something for another process; what can't be pickled is refused by its name."""
+    """Pickle something for another process; what can't be pickled is refused by its name.
+
+    Arrays that share memory here don't there: what is written into one would not be in the other. So they arrive
+    read-only.
+    """
+    parcel, arrays = _packed(obj, ())
+    shared = sharing(arrays) if len(arrays) > 1 else ()
+    return _packed(obj, shared)[0] if shared else parcel
+
+
+def _packed(obj: object, frozen: Container[int]) -> tuple[Parcel, list[Array]]:
+    """Return something pickled, and the arrays that it has; those of some ids arrive read-only."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
-    pickler = Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler = Pickler(file, protocol=5, buffer_callback=buffers.append, frozen=frozen)
     try:
         pickler.dump(obj)
         pickler.dump(tuple(pickler.singletons))  # the same pickler's: references to what it has written already
@@ -297,7 +319,7 @@ def pack(obj: object) -> Parcel:
         ) from error
     parcel = Parcel((file.getvalue(), *(buffer.raw() for buffer in buffers)), PYTHON, obj)
     parcel.singletons = tuple(pickler.singletons)
-    return parcel
+    return parcel, pickler.arrays
 
 
 class _Noting(Pickler):

@@ -7,10 +7,12 @@ held by nobody but the result. That costs no copy. Any other one is copied, befo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from sys import getrefcount
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from dagad._types import Array, Tree
 from dagad._values import pytree
@@ -60,6 +62,44 @@ def copied(tree: Tree) -> Any:
     if np.ndarray not in map(type, leaves):
         return tree
     return pytree.unflatten(treedef, [leaf.copy("K") if type(leaf) is np.ndarray else leaf for leaf in leaves])
+
+
+def sharing(arrays: Iterable[Array]) -> set[int]:
+    """Return the ids of arrays with entries that another one has, too, and that can be written to by one of them.
+
+    Arrays that lie in one another, as the columns of a large table do, are compared `_MOST_PAIRS` times at most.
+    """
+    groups: dict[int, list[Array]] = {}
+    for array in arrays:
+        memory: Any = array
+        while (base := getattr(memory, "base", None)) is not None:
+            memory = base
+        groups.setdefault(id(memory), []).append(array)
+    return {key for group in groups.values() if len(group) > 1 for key in _overlapping(group)}
+
+
+def _overlapping(arrays: list[Array]) -> Iterator[int]:
+    open_ones, left = list[tuple[int, Array]](), _MOST_PAIRS
+    bounds = [(*byte_bounds(array), array) for array in arrays if array.size]
+    for low, high, array in sorted(bounds, key=lambda one: one[:2]):
+        open_ones = [(end, other) for end, other in open_ones if end > low]
+        for _, other in open_ones[:left]:
+            if (array.flags.writeable or other.flags.writeable) and _have_in_common(array, other):
+                yield from (id(array), id(other))
+        left -= len(open_ones)
+        if left <= 0:
+            return
+        open_ones.append((high, array))
+
+
+_MOST_PAIRS = 1000
+
+
+def _have_in_common(one: Array, other: Array) -> bool:
+    try:
+        return bool(np.shares_memory(one, other, max_work=1000))  # type: ignore[arg-type]  # numpy's types lack numbers
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _is_deep(part: Any) -> bool:

@@ -193,9 +193,8 @@ def test_an_array_that_is_written_by_another_name_is_read_as_it_is_then_by_deriv
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-# Two arrays that share memory are two arrays on workers; one array with two names is one there.
 @pytest.mark.parametrize("mode", ["grad", "vjp", "hessian"])
-@pytest.mark.parametrize("write", [write for write in WRITE if write is not by_a_view])
+@pytest.mark.parametrize("write", WRITE)
 def test_an_array_that_is_written_by_another_name_is_never_read_as_it_was_on_a_cluster(
     write: Any, mode: str, cluster: Any
 ) -> None:
@@ -222,3 +221,23 @@ def test_an_array_that_others_write_into_after_a_call_is_not_read_by_its_pullbac
     _, pull = dagad.vjp(lambda t: dagad.reduce_sum(chunk, X, t, grainsize=1, scheduler="sync"), T)
     held.b[:] = 100.0
     assert pull(1.0)[0] == 9.0 * X.sum()
+
+
+class Windows:
+    """Something with arrays that lie in one another, and others that lie beside one another."""
+
+    def __init__(self) -> None:
+        series, table = np.arange(6.0), np.zeros((3, 2))
+        self.now, self.before = series[1:], series[:-1]
+        self.one, self.other = table[:, 0], table[:, 1]
+
+    def follow(self, rows: Any, t: Any) -> Any:
+        self.one[:] = rows[0]
+        self.other[:] = 2.0 * rows[0]
+        return t * np.sum((self.now - self.before) ** 2) * np.sum(self.one + self.other)
+
+
+def test_arrays_that_lie_in_one_another_are_read_on_a_cluster_and_those_beside_one_another_filled(cluster: Any) -> None:
+    held = Windows()
+    found = dagad.grad(lambda t: dagad.reduce_sum(held.follow, X, t, grainsize=1, scheduler=cluster))(T)
+    assert found == 5.0 * 9.0 * X.sum()
