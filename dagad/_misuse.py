@@ -40,6 +40,10 @@ NOT_TORCHS = (
     "numpy, or something else that is not torch's, was given a tensor that torch follows: write it with `torch`, or "
     'with numpy and without `engine="torch"`.'
 )
+_NO_LENGTH = (
+    "it was asked for the length of a number, as torch does of what is being differentiated. Write it with "
+    'numpy; what is written with torch goes into chunks, with `engine="torch"`.'
+)
 # Parts of what Python, numpy, autograd and torch say inside functions, and what to write instead.
 _HINTS = {
     "truth value of an array": (
@@ -56,10 +60,7 @@ _HINTS = {
         "a list or tuple is no array: write `np.array(...)`. What `explicit` has marked returns its value and its "
         "pullback when it is called: the value alone, with that derivative, is `marked.value(...)`."
     ),
-    "object of type 'numpy.float64' has no len()": (
-        "it was asked for the length of a number, as torch does of what is being differentiated. Write it with "
-        'numpy; what is written with torch goes into chunks, with `engine="torch"`.'
-    ),
+    **dict.fromkeys(("object of type 'numpy.float64' has no len()", "len() of unsized object"), _NO_LENGTH),
     "has no attribute 'to_numpy'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "has no attribute 'values'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "'method' and": "a method was not called: `name(...)`. A column of a table is `rows[name]` inside a chunk.",
