@@ -92,6 +92,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             return held.reduced(obj)
         if makes_anew(kind):
             return held.reduced(obj) if held in CONTAINERS else value_like(obj)
+        return self._by_cloudpickle(obj, kind)
+
+    def _by_cloudpickle(self, obj: Any, kind: type) -> Any:
+        """Return how cloudpickle makes an object again, and note what it goes by."""
         own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
         try:
             reduced = own.reduce(obj) if own else super().reducer_override(obj)
