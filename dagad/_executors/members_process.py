@@ -15,28 +15,44 @@ from typing import Any
 
 import dask
 
-from dagad._values.reachable import Reachable
+from dagad._values.baseline import EXACT
+from dagad._values.picture import Picture
+from dagad._values.reach import MOST, Reach, all_of_a_class, opened_in_full
 
 
 class ProgramState:
-    """What a program could reach when somebody last looked; nothing, if it changes nothing."""
+    """What a program could reach when somebody last looked; nothing, if it changes nothing.
 
-    __slots__ = ("_fun", "_was", "only_grew")
+    What is looked into is what the table of kinds says, held or reached by name; not what libraries hold.
+    """
+
+    __slots__ = ("_fun", "_picture", "only_grew")
 
     def __init__(self, fun: object) -> None:
-        self._fun, self._was, self.only_grew = fun, Reachable(fun), True
-        if not self._was.may_change:
-            self._fun = None
+        self.only_grew, self._fun, reach = True, fun, reach_of(fun)
+        self._picture = _as_now(reach) if reach.may_change() else None
 
     def has_changed(self) -> bool:
         """Return whether it has changed since; what it can reach now is what the next one is compared with."""
-        if self._fun is None:
+        if self._picture is None:
             return False
-        now, was = Reachable(self._fun), self._was
-        if now.is_like(was):
+        changed = set(self._picture.changes())
+        if not changed:
             return False
-        self._was, self.only_grew = now, now.only_adds_to(was)
+        self.only_grew = self._picture.have_grown(changed)
+        self._picture = _as_now(reach_of(self._fun))
         return True
+
+
+def reach_of(fun: object) -> Reach:
+    """Return what a program can reach, with all that is in classes."""
+    return Reach(fun, all_of_a_class, opened_in_full, MOST)
+
+
+def _as_now(reach: Reach) -> Picture:
+    picture = Picture(reach, EXACT)
+    picture.add(reach.held | reach.named)
+    return picture
 
 
 class ProcessState:

@@ -23,10 +23,10 @@ from dagad._graphs.policies import Policy
 from dagad._kernels.job import Job, Seeds
 from dagad._types import Array, Function
 from dagad._values import pytree
+from dagad._values.baseline import checksum
 from dagad._values.canonical import is_frozen
 from dagad._values.carried import states_of
 from dagad._values.digest import States
-from dagad._values.reachable import checksum
 from dagad._words import name_of
 
 _FIXED_SETTINGS = policies.OURS | {PlainSum, CompensatedSum, type(None)}

@@ -18,8 +18,8 @@ from autograd.extend import JVPNode, VJPNode
 from dagad._tracing.primitives import rules_of
 from dagad._tracing.private import notrace_primitives
 from dagad._types import Function, Value
-from dagad._values.closures import is_rule
 from dagad._values.contents import contents_of
+from dagad._values.reach import is_rule
 from dagad._words import name_of
 
 Refuser = Callable[[Value, str, str], None]

@@ -94,20 +94,27 @@ def globals_of(code: CodeType) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Return all names that a code mentions, and those of the attributes that it binds."""
-    every, bound = set[str](), set[str]()
+def read_in(code: CodeType) -> frozenset[str]:
+    """Return the names and words in a code without those of attributes that it only binds, or only counts up."""
+    read = set(words_of(code))
     for each in codes(code):
-        every.update(each.co_names)
-        bound.update(step.argval for step in steps(each) if step.opname == "STORE_ATTR")
-    return frozenset(every), frozenset(bound)
+        before = None
+        for step in steps(each):
+            is_counted = step.opname == "LOAD_ATTR" and before == ("COPY", 1)  # as `self.calls += 1` begins
+            if step.opname not in ("STORE_ATTR", "DELETE_ATTR") and not is_counted and isinstance(step.argval, str):
+                read.add(step.argval)
+            before = step.opname, step.arg
+    return frozenset(read)
 
 
 # Methods and functions of numpy's that write into an array they are given; and all that change what they are called on.
 WRITE = frozenset("at copyto fill fill_diagonal itemset place put put_along_axis putmask shuffle".split())
 _CHANGE = WRITE | frozenset(
-    "add append appendleft clear discard extend extendleft insert next pop popitem popleft remove resize reverse "
-    "rotate send setattr setdefault setflags setfield sort update write writelines".split()
+    "add append appendleft clear delattr delitem difference_update discard extend extendleft frombytes fromlist iadd "
+    "iand iconcat ifloordiv ilshift imatmul imod imul insert intersection_update ior ipow irshift isub itruediv ixor "
+    "move_to_end next pack_into partition pop popitem popleft put_nowait readinto remove reset resize reverse rotate "
+    "seek send setattr setdefault setflags setfield setitem sort subtract symmetric_difference_update throw truncate "
+    "update write writelines __delattr__ __delitem__ __iadd__ __setattr__ __setitem__ __setstate__".split()
 )
 _OTHERS = frozenset("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL DELETE_SUBSCR".split()).union(STORES)
 
@@ -139,13 +146,15 @@ def names_out(constant: object) -> bool:
 
 
 # Functions that take all attributes of what they are given, by themselves.
-_TAKERS = frozenset({"asdict", "astuple", "copy", "deepcopy", "dumps", "fields", "replace"})
+TAKERS = frozenset({"asdict", "astuple", "copy", "deepcopy", "dumps", "fields", "replace"})
 
 
 @functools.lru_cache(maxsize=1024)
 def takes_all_attributes(code: CodeType) -> bool:
     """Return whether a code may read attributes that it does not name."""
-    return looks_up_words(code) or any(not _TAKERS.isdisjoint(each.co_names) for each in codes(code))
+    if looks_up_words(code) or any(not TAKERS.isdisjoint(each.co_names) for each in codes(code)):
+        return True
+    return any(step.opname == "MATCH_CLASS" for each in codes(code) for step in steps(each))  # by `__match_args__`
 
 
 @functools.lru_cache(maxsize=1024)

@@ -139,7 +139,11 @@ def is_future(leaf: Leaf) -> bool:
 
 def library_of(leaf: Leaf) -> str | None:
     """Return whose table, column of one, or array with labels or gaps a leaf is; None if it is none."""
-    kind = type(leaf)
+    return library_of_class(type(leaf))
+
+
+def library_of_class(kind: type) -> str | None:
+    """Return the same, by the class."""
     roots = [cls.__module__.partition(".")[0] for cls in kind.__mro__]
     if "dask" in roots or not (
         issubclass(kind, np.ma.MaskedArray)

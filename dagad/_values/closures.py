@@ -19,10 +19,10 @@ from dagad._errors import ClosureError
 from dagad._types import Array
 from dagad._values import pytree
 from dagad._values.canonical import is_frozen
-from dagad._values.contents import Making, attributes_of, set_attributes
+from dagad._values.contents import Making, set_attributes
 from dagad._values.kinds import CELL, FUNCTION, PARTIAL, WRAPPER, kind_of
 from dagad._values.partition import Partition
-from dagad._values.reachable import written_elsewhere
+from dagad._values.reach import Contents, contents_of, held_by, is_rule, written_elsewhere
 from dagad._values.walk import Walk, leading_to, leads_nowhere
 
 # Arrays in anything else are data, and go as they are.
@@ -141,64 +141,12 @@ def as_now(fun: object) -> Any:
     return Template.of(fun, arrays, carriers)([part.copy() for part in arrays.values()])
 
 
-def held_by(
-    root: object, is_followed: Callable[[Any], bool], contents: Mapping[int, Contents] | None = None
-) -> tuple[dict[int, Any], dict[int, list[int]]]:
-    """Return the arrays and other parts that something holds, by their ids, and the ids of what has each of them.
-
-    Parts that are not followed count as data, with all that they hold. What is in `contents`, by ids, holds that.
-    """
-    known = contents or {}
-    parts: dict[int, Any] = {}
-    owners: dict[int, list[int]] = {}
-    stack = [root]
-    while stack:
-        owner = stack.pop()
-        held = known.get(id(owner))
-        for part in kind_of(type(owner)).parts(owner) if held is None else held.parts:
-            is_array, key = type(part) is np.ndarray, id(part)
-            if not (is_array or is_followed(part)):
-                continue
-            owners.setdefault(key, []).append(id(owner))
-            if key not in parts:
-                parts[key] = part
-                if not is_array and part is not root:
-                    stack.append(part)
-    return parts, owners
-
-
 def _is_decorated(obj: object) -> bool:
     return type(obj) is FunctionType and bool(obj.__dict__)
 
 
-def is_rule(obj: object) -> bool:
-    """Return whether this is a primitive of autograd's: its identity counts, rules are found by it."""
-    return bool(getattr(obj, "_is_autograd_primitive", False))
-
-
 def _is_looked_into(obj: object) -> bool:
     return kind_of(type(obj)) in _LOOKED_INTO
-
-
-class Contents(NamedTuple):
-    """What an object holds: see `Kind`."""
-
-    first: Sequence[Any]
-    rest: Sequence[Any]
-    attributes: Sequence[Any]
-    values: Sequence[Any]
-
-    @property
-    def parts(self) -> list[Any]:
-        """All parts."""
-        return [*self.first, *self.rest, *self.values]
-
-
-def contents_of(obj: object) -> Contents:
-    """Return what an object holds now."""
-    kind = kind_of(type(obj))
-    names, values = attributes_of(obj) if kind.attributes else ((), [])
-    return Contents(kind.first(obj), kind.rest(obj), names, values)
 
 
 class Template:

@@ -11,6 +11,7 @@ import enum
 import functools
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -67,7 +68,12 @@ def _made_cached(parameters: dict[str, Any], parts: Parts) -> Any:
 
 def attributes_of(obj: object) -> tuple[list[Attribute], list[Any]]:
     """Return an instance's own attributes, those in slots too: how they are called, and their values."""
-    own = object.__getattribute__(obj, "__dict__") if type(obj).__dictoffset__ else None  # not by code of the user's
+    if issubclass(type(obj), threading.local):
+        own = threading.local.__getattribute__(obj, "__dict__")  # type: ignore[arg-type]  # what this thread has there
+    else:
+        own = (
+            object.__getattribute__(obj, "__dict__") if type(obj).__dictoffset__ else None
+        )  # not by code of the user's
     keys: list[Attribute] = list(own) if own else []
     values: list[Any] = list(own.values()) if own else []
     for cls in type(obj).__mro__:
@@ -294,6 +300,12 @@ def _fill_mapping(base: type[Any], made: Any, parts: Parts) -> None:
         base.__setitem__(made, key, value)  # not `update`: a Counter's adds
     if base is collections.defaultdict:
         made.default_factory = parts[-1]
+
+
+def n_items(obj: Any) -> int:
+    """Return how many entries a container has; of a class of the user's, too, by Python's own count."""
+    count: int = _base_of(obj).__len__(obj)
+    return count
 
 
 def items_of(obj: object) -> Parts:

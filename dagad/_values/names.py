@@ -87,6 +87,11 @@ class Scopes:
         if id(home) not in self._homes:
             self._homes[id(home)] = _Home(home)
 
+    def present(self) -> list[tuple[Any, frozenset[str], frozenset[str]]]:
+        """Return homes, the names that were met, and which of these are in each now."""
+        names = frozenset(self._met)
+        return [(each.home, names, names & vars(each.home).keys()) for each in self._homes.values()]
+
     def fresh(self) -> list[tuple[Any, str, Any]]:
         """Return homes, names and meanings that have not been returned before: more may be met in them."""
         found = []

@@ -8,25 +8,24 @@ State: `TURNS`, for each thread how often functions were called whose pullbacks 
 
 from __future__ import annotations
 
-import array
+import functools
 import operator
 import threading
-import zlib
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Container
 from sys import getrefcount
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from dagad._types import Array
-from dagad._values.bytecode import globals_of, names_in
+from dagad._values.baseline import Look, checksum, numbers_in
+from dagad._values.bytecode import globals_of
 from dagad._values.canonical import is_written_elsewhere, library_of
-from dagad._values.contents import attributes_of
-from dagad._values.homes import is_closed, is_installed, root_of
-from dagad._values.kinds import INSTANCE, SERIES, kind_of
-from dagad._values.reachable import checksum
+from dagad._values.homes import is_installed, root_of
+from dagad._values.kinds import INSTANCE, kind_of
+from dagad._values.picture import Picture, counts_unnamed
+from dagad._values.reach import Reach, is_closed_to_us, opened_in_full
 from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 
 
@@ -46,13 +45,10 @@ class Turns(threading.local):
 
 TURNS = Turns()
 SMALL = 1 << 16  # bytes whose sum is compared; of more, the function rather runs again
-LOOKED_INTO, MOST = 100, 2_000  # entries of a container; parts in all
-_BYTES: Any = (bytearray, memoryview, array.array)
-_CALLED: Any = (FunctionType, partial, MethodType)
+MOST = 2_000  # parts in all
 _HOMES: Any = (ModuleType, type)
 _NUMBERS = frozenset({float, int, bool, str, np.float64, type(None)})
 _FIXED: Any = (int, float, complex, str, bytes, np.generic, np.dtype, np.ufunc, type(np.sum))
-_HOLDERS = frozenset({"_thread", "queue", "collections", "types", "scipy"})  # whose objects are all attributes
 
 
 class Reading:
@@ -62,60 +58,90 @@ class Reading:
     count of its calls is none. Arrays that nobody else holds, and read-only ones, are what they were.
     """
 
-    __slots__ = ("_fun", "_parts", "_picture")
+    __slots__ = ("_fun", "_picture", "_variables")
 
     def __init__(self, fun: object) -> None:
-        self._fun, self._parts, self._picture = fun, list[Any](), None
-        if not _has_variables_only(fun, self._parts):  # as most do
-            self._picture = _Picture(fun, None)
+        self._fun, self._variables, self._picture = fun, _Variables(), None
+        if not self._variables.are_all_of(fun):  # as they are of most
+            self._variables.clear()  # what is in it would have one more holder
+            self._picture = _look_at(fun)
 
     def may_differ(self) -> bool:
         """Return whether the function may read something else by now."""
         if self._picture is not None:
-            return self._picture.is_lent or _Picture(self._fun, self._picture).states != self._picture.states
-        parts = list[Any]()
-        is_alike = _has_variables_only(self._fun, parts, again=True) and len(parts) == len(self._parts)
-        return not is_alike or not all(map(operator.is_, parts, self._parts))
+            return any(map(self._picture.may_be_read, self._picture.changes()))
+        now = _Variables()
+        return not now.are_all_of(self._fun, self._variables) or now.differ(self._variables)
 
 
-def _has_variables_only(fun: object, found: list[Any], *, again: bool = False) -> bool:
-    """Return whether a function reads numbers, and arrays of its own, that variables have around it; and find them.
+class _Variables:
+    """Numbers, arrays and helpers that variables around a function have, and sums of arrays that others may write."""
 
-    Helpers count as variables, and so do those of helpers. What was looked at before may have more holders by now.
-    """
-    if type(fun) is not FunctionType or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__:
-        return False
-    scope = fun.__globals__
-    for name in globals_of(fun.__code__):
-        each: Any = scope.get(name)
-        kind = type(each)
-        if kind is ModuleType:  # nearly always
-            if not is_installed(each.__name__):
-                return False
-        elif kind in _NUMBERS:
-            found.append(each)
-        elif kind is FunctionType:
-            if not any(each is one for one in found):
-                found.append(each)
-                if not _has_variables_only(each, found, again=again):
+    __slots__ = ("_parts", "_sums")
+
+    def __init__(self) -> None:
+        self._parts, self._sums = list[Any](), dict[int, int]()
+
+    def clear(self) -> None:
+        self._parts.clear()
+
+    def differ(self, before: _Variables) -> bool:
+        """Return whether one has another value than before, or an array other numbers."""
+        parts = before._parts
+        is_alike = len(self._parts) == len(parts) and all(map(operator.is_, self._parts, parts))
+        return not is_alike or self._sums != before._sums
+
+    def are_all_of(self, fun: object, before: _Variables | None = None) -> bool:
+        """Return whether a function and its helpers read nothing else; find what they read.
+
+        What was looked at before may have more holders by now.
+        """
+        if type(fun) is not FunctionType or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__:
+            return False
+        if root_of(fun) == "dagad":  # of items, each of which has its own
+            return True
+        scope, parts, sums = fun.__globals__, self._parts, None if before is None else before._sums
+        for name in globals_of(fun.__code__):
+            each: Any = scope.get(name)
+            kind = type(each)
+            if kind is ModuleType:  # nearly always
+                if not is_installed(each.__name__):
                     return False
-        elif not _is_fixed(each):
-            return False
-    for cell in fun.__closure__ or ():
-        try:
-            held = cell.cell_contents
-        except ValueError:
-            return False
-        if type(held) is np.ndarray:
-            if not again and held.flags.writeable:
-                if getrefcount(cell) > IN_A_CONTAINER or getrefcount(held) > IN_A_CONTAINER:
+            elif kind in _NUMBERS:
+                parts.append(each)
+            elif kind is FunctionType:
+                if not any(each is one for one in parts):
+                    parts.append(each)
+                    if not self.are_all_of(each, before):
+                        return False
+            elif kind is np.ndarray:
+                if not self._has_array(each, _is_lent(each, 0) if sums is None else id(each) in sums):
                     return False
-            elif not again and held.base is not None and is_written_elsewhere(held):
+            elif not _is_fixed(each):
                 return False
-        elif type(held) not in _NUMBERS:
-            return False
-        found.append(held)
-    return True
+        for cell in fun.__closure__ or ():
+            try:
+                held = cell.cell_contents
+            except ValueError:
+                return False
+            if type(held) is np.ndarray:
+                alone = 0 if getrefcount(cell) > IN_A_CONTAINER else _IN_A_CELL
+                if not self._has_array(held, _is_lent(held, alone) if sums is None else id(held) in sums):
+                    return False
+            elif type(held) in _NUMBERS:
+                parts.append(held)
+            else:
+                return False
+        return True
+
+    def _has_array(self, held: Array, is_lent: bool) -> bool:
+        """Add an array, with a sum of it where others may write into it; return whether it is small then."""
+        if is_lent:
+            if held.dtype.hasobject or held.nbytes > SMALL:
+                return False
+            self._sums[id(held)] = checksum(held)
+        self._parts.append(held)
+        return True
 
 
 def _is_fixed(part: Any) -> bool:
@@ -130,115 +156,50 @@ def _is_fixed(part: Any) -> bool:
     return cls is BuiltinFunctionType and (part.__self__ is None or isinstance(part.__self__, _HOMES))
 
 
-class _Picture:
-    """What a function reads, by the `id` of what holds it, and sums of numbers into which others may write.
+def _look_at(fun: object) -> Picture | None:
+    """Return what a function reads, as it is now; None where that is too much to be looked at."""
+    own = set[int]()
+    _note_own(fun, own, set())
+    reach = Reach(fun, counts_unnamed, opened_in_full, MOST)
+    if len(reach.held) + len(reach.named) > MOST:
+        return None
+    picture = Picture(reach, Look(opened_in_full, functools.partial(_numbers_in, own)))
+    picture.add(reach.held | reach.named)
+    return picture
 
-    `before` is an earlier one of the same function: it knows into which arrays others could write then.
-    """
 
-    __slots__ = ("_before", "_bound", "_kept", "_own", "_read", "is_lent", "states")
+def _note_own(fun: Any, own: set[int], seen: set[int]) -> None:
+    """Note the arrays that variables of a function alone hold, and of functions in these."""
+    if type(fun) is not FunctionType or id(fun) in seen:
+        return
+    seen.add(id(fun))
+    for cell in fun.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # a variable without a value
+            continue
+        if type(held) is not np.ndarray:
+            _note_own(held, own, seen)
+        # Functions that share a variable, as what is around them does, hold the same thing.
+        elif not _is_lent(held, 0 if getrefcount(cell) > IN_A_CONTAINER else _IN_A_CELL):
+            own.add(id(held))
 
-    def __init__(self, fun: object, before: _Picture | None) -> None:
-        self.states, self.is_lent, self._before = dict[int, tuple[int | None, tuple[int, ...]]](), False, before
-        self._kept = list[Any]()  # or another object might come to stand at the same address
-        self._read, self._bound, self._own = set[str](), set[str](), set[int]()
-        functions, others = [fun], list[Any]()
-        while functions or others:
-            part = (functions or others).pop()  # functions first: they say which attributes are read
-            if type(part) in _NUMBERS or id(part) in self.states or _is_fixed(part):
-                continue
-            try:
-                numbers, inner = self._look(part)
-            except Exception:  # by code of others', which must not stop a gradient
-                self.is_lent = True
-                return
-            self.states[id(part)] = numbers, tuple(map(id, inner))
-            self._kept += part, inner
-            for each in inner[:LOOKED_INTO]:
-                (functions if issubclass(type(each), _CALLED) else others).append(each)
-            if len(self.states) > MOST:
-                self.is_lent = True
-                return
 
-    def _look(self, part: Any) -> tuple[int | None, list[Any]]:
-        """Return a sum of the numbers that others may write in a part, and what it holds that may be read."""
-        cls: Any = type(part)
-        if issubclass(cls, np.ndarray) and not part.dtype.hasobject:
-            return self._sum_of(part), []
-        if cls is FunctionType:
-            return None, self._of_function(part)
-        if issubclass(cls, _HOMES):
-            return None, self._by_name(vars(part))
-        if issubclass(cls, _BYTES):
-            self.is_lent = self.is_lent or len(part) > SMALL
-            return zlib.crc32(part.tobytes() if hasattr(part, "tobytes") else part), []
-        kind = kind_of(cls)
-        if kind is INSTANCE:
-            return None, self._of_object(part)
-        self.is_lent = self.is_lent or hasattr(cls, "__next__")  # where it stands can't be seen
-        inner = list(kind.parts(part))
-        if kind is SERIES:
-            inner = [each for each in inner if type(each) is not str]  # a log
-        return None, inner
-
-    def _sum_of(self, array: Array) -> int | None:
-        key = id(array)
-        before = None if self._before is None else self._before.states.get(key)
-        is_lent = (key not in self._own and _is_lent(array, 0)) if before is None else before[0] is not None
-        if not is_lent:
+def _numbers_in(own: Container[int], part: Any) -> object:
+    """Return what others may change in a part that is no part of it; of what is large nothing is like it."""
+    cls = type(part)
+    if issubclass(cls, np.ndarray) and not part.dtype.hasobject:
+        if id(part) in own or not _is_lent(part, 0):
             return None
-        if array.nbytes > SMALL:
-            self.is_lent = True
-            return 0
-        return checksum(array.view(np.ndarray))
-
-    def _of_function(self, fun: FunctionType) -> list[Any]:
-        if is_closed(str(fun.__module__).partition(".")[0]):
-            return []
-        self._add(fun.__code__)
-        found = list[Any]()
-        for cell in fun.__closure__ or ():
-            try:
-                held = cell.cell_contents
-            except ValueError:  # a variable without a value
-                continue
-            found.append(held)
-            # Functions that share a variable, as what is around them does, hold the same thing.
-            if type(held) is np.ndarray and not _is_lent(held, 0 if getrefcount(cell) > IN_A_CONTAINER else _IN_A_CELL):
-                self._own.add(id(held))
-        for more in (fun.__defaults__, (fun.__kwdefaults__ or {}).values(), vars(fun).values()):
-            found += more or ()
-        scope = fun.__globals__
-        return found + [scope[name] for name in globals_of(fun.__code__) if name in scope]
-
-    def _of_object(self, part: Any) -> list[Any]:
-        cls, root = type(part), root_of(type(part))
-        if issubclass(cls, threading.local):
-            return list(part.__dict__.values())  # of this thread
-        if root in _HOLDERS:
-            return list(attributes_of(part)[1])
-        if is_closed(root):
-            self.is_lent = self.is_lent or library_of(part) is not None
-            return []
-        for name in list(self._read):
-            method = getattr(cls, name, None)
-            method = getattr(method, "fget", method)
-            if isinstance(method, FunctionType):
-                self._add(method.__code__)
-        return [*self._by_name(dict(zip(*_named(part), strict=True))), cls]
-
-    def _add(self, code: CodeType) -> None:
-        read, bound = names_in(code)
-        self._read.update(read)
-        self._bound.update(bound)
-
-    def _by_name(self, members: Mapping[str, Any]) -> list[Any]:
-        return [each for name, each in list(members.items()) if name in self._read and name not in self._bound]
+        return object() if part.nbytes > SMALL else checksum(part.view(np.ndarray))
+    return object() if kind_of(cls) is INSTANCE and is_closed_to_us(cls) and _is_large(part) else numbers_in(part)
 
 
-def _named(part: object) -> tuple[list[str], list[Any]]:
-    keys, values = attributes_of(part)
-    return [key if isinstance(key, str) else key[1] for key in keys], values
+def _is_large(part: Any) -> bool:
+    """Return whether to look at all that is in a table or a buffer takes longer than most functions."""
+    if issubclass(type(part), bytearray | memoryview):
+        return len(part) > SMALL
+    return library_of(part) is not None and not getattr(part, "size", SMALL) <= SMALL // 8
 
 
 def _is_lent(part: Array, alone: int) -> bool:
@@ -261,9 +222,7 @@ def _holders_in_a_cell() -> int:
 
     for cell in made().__closure__:
         held = cell.cell_contents
-        inner = [held]
         count(held)
-        del inner
     return counts[0]
 
 

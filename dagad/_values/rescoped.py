@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from dagad._types import Array
+from dagad._values.baseline import copied
 from dagad._values.bytecode import binds_globals, globals_of, looks_up_words, names_of
-from dagad._values.closures import Contents, Template, held_by
+from dagad._values.closures import Template
 from dagad._values.contents import function_like
+from dagad._values.reach import MISSING, Contents, Key, Reach, Slot, held_by, is_part, opened
 from dagad._values.walk import leading_to
-
-MISSING = object()  # what a name means that is not there
-
-
-class Slot(NamedTuple):
-    """A name, where it is looked up, and what it meant; `is_global` where functions alone read it, as a global."""
-
-    home: Any
-    name: str
-    value: Any
-    is_global: bool
-
-    def now(self) -> Any:
-        """Return what the name means now."""
-        return (self.home if type(self.home) is dict else vars(self.home)).get(self.name, MISSING)
-
-    @property
-    def label(self) -> str:
-        """What the user would call it."""
-        if self.is_global:
-            return f"the global `{self.name}`"
-        home = self.home["__name__"] if type(self.home) is dict else self.home.__name__
-        return f"`{home}.{self.name}`"
 
 
 class Affected(NamedTuple):
@@ -43,14 +21,7 @@ class Affected(NamedTuple):
     parts: set[int]
 
 
-def affected(
-    slots: Mapping[Any, Slot],
-    readers: Mapping[Any, Sequence[int]],
-    owners: Mapping[int, Sequence[int]],
-    changed: set[Any],
-    parts: set[int],
-    written: Iterable[Any],
-) -> Affected | None:
+def affected(reach: Reach, changed: set[Key], parts: set[int]) -> Affected | None:
     """Return all that depends on names and parts that have changed; None where it is in a class or a module.
 
     What functions bind in a scope of which they get a copy counts as well: all of them have to see it.
@@ -58,36 +29,31 @@ def affected(
     keys, found, before = set(changed), set(parts), (-1, -1)
     while before != (len(keys), len(found)):
         before = len(keys), len(found)
-        scopes = {number for number, _ in keys}
-        keys.update(key for key in written if key[0] in scopes)
-        found.update(reader for key in keys for reader in readers.get(key, ()))
-        found |= leading_to(found, owners)
-        keys.update(key for key, slot in slots.items() if id(slot.value) in found)
-    asked = [slots[key] for key in keys]
+        scopes = {key[0] for key in keys if isinstance(key, tuple)}
+        keys.update(key for key in reach.written if isinstance(key, tuple) and key[0] in scopes)
+        found.update(reader for key in keys for reader in reach.readers.get(key, ()))
+        found |= leading_to(found, reach.owners)
+        keys.update(key for key, slot in reach.slots.items() if id(slot.value) in found)
+    asked = [reach.slots[key] for key in keys]
     return Affected(asked, found) if all(slot.is_global for slot in asked) else None
 
 
 def made_again(
-    made: Any,
-    of: Affected,
-    parts: Mapping[int, Any],
-    contents: Mapping[int, Contents],
-    arrays: Mapping[int, Array],
-    is_followed: Callable[[Any], bool],
+    made: Any, of: Affected, reach: Reach, contents: Mapping[int, Contents], copies: Mapping[int, Any]
 ) -> Any:
-    """Return functions that read names as they were, with what parts held then, and copies of arrays."""
+    """Return functions that read names as they were, with what parts held then, and copies of arrays and the like."""
     scopes: dict[int, dict[str, Any]] = {id(slot.home): dict(slot.home) for slot in of.slots}
     names: dict[int, set[str]] = {number: set() for number in scopes}
     for slot in of.slots:
         names[id(slot.home)].add(slot.name)
-    held, owners = held_by([made], is_followed)
-    every = {**parts, **held}
+    held, owners = held_by([made], is_part, inside=opened)
+    every = {**reach.held, **reach.named, **held}
     readers = {key for key, part in every.items() if type(part) is FunctionType and _reads(part, names)}
     root = [made, *(slot.value for slot in of.slots)]
     carriers = {id(root), *of.parts, *readers, *leading_to(readers, owners)}
     makings = {key: function_like(every[key], scopes[id(every[key].__globals__)]) for key in readers}
-    template = Template.of(root, arrays, carriers, contents, makings)
-    again, *values = template([array.copy() for array in arrays.values()])
+    template = Template.of(root, copies, carriers, contents, makings)
+    again, *values = template([copied(copy) for copy in copies.values()])
     for slot, value in zip(of.slots, values, strict=True):
         if slot.value is MISSING:
             scopes[id(slot.home)].pop(slot.name, None)

@@ -16,7 +16,7 @@ import pytest
 
 import dagad
 from dagad._tracing.writing import _writes
-from dagad._values.bytecode import binds_globals, changes_others, globals_of, imports_of, is_storing, names_in, steps
+from dagad._values.bytecode import binds_globals, changes_others, globals_of, imports_of, is_storing, read_in, steps
 from dagad.interop.scipy import minimize
 
 X = np.arange(1.0, 7.0)
@@ -77,10 +77,12 @@ def test_bytecode_tells_whether_a_function_changes_others_and_writes_into_arrays
 
 def test_names_past_the_first_byte_are_read_as_others_are() -> None:
     many = "\n ".join(f"x = x + a{index}" for index in range(300))
-    fun = compiled(f"def fun(x):\n global total\n {many}\n total = x\n x.last = 1\n import json.decoder\n return x")
+    bound = "total = x\n x.last = 1\n x.calls += x.by"
+    fun = compiled(f"def fun(x):\n global total\n {many}\n {bound}\n import json.decoder\n return x")
     assert {"a0", "a299"} <= set(globals_of(fun.__code__))
     assert binds_globals(fun.__code__) == ("total",)
-    assert names_in(fun.__code__)[1] == {"last"}
+    assert {"a0", "a299", "by"} <= read_in(fun.__code__)
+    assert read_in(fun.__code__).isdisjoint({"last", "calls"})
     assert imports_of(fun.__code__, None) == ("json.decoder",)
 
 

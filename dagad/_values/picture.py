@@ -1,0 +1,125 @@
+"""What functions can reach, as it was when somebody looked: what is something else by now, and may they read it.
+
+Solvers refuse or put back what others have changed (`named`), pullbacks that functions bring along are made anew
+(`reading`), and members of `dagad.vmap` run one by one (`members_process`).
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from dagad._values.baseline import Look, Noted
+from dagad._values.bytecode import TAKERS, names_of, read_in, takes_all_attributes
+from dagad._values.contents import wrapped_in
+from dagad._values.homes import is_installed
+from dagad._values.kinds import INSTANCE, MAPPING, SERIES, SET, kind_of
+from dagad._values.reach import MISSING, Contents, Key, Reach, is_long, owned_by_libraries
+from dagad._values.walk import runs_unnamed
+
+ANY = object()  # any entry that comes or goes
+counts_unnamed = functools.partial(runs_unnamed, frozenset())
+
+
+class Picture:
+    """Parts of what functions reach, and what their names meant; `look` says what is noted of a part.
+
+    ============  ==================================================================================================
+    `reach`       what the functions hold, and what they mean by names
+    `known`       what may be something else later, by id
+    `codes`       what the functions are made of
+    ============  ==================================================================================================
+    """
+
+    __slots__ = ("_look", "codes", "known", "reach")
+
+    def __init__(self, reach: Reach, look: Look) -> None:
+        self.reach, self._look, self.known = reach, look, dict[int, Noted]()
+        self.codes = frozenset(reach.codes.values())
+
+    def add(self, parts: Mapping[int, Any], among: Mapping[int, Any] | None = None) -> None:
+        """Note some parts, of those given or of others; but for what libraries keep for themselves."""
+        left_out = owned_by_libraries(among or parts, self.reach.owners) if parts else set()
+        for key, part in parts.items():
+            if key not in left_out and (noted := Noted.of(part, self._look, self._held(key, part))) is not None:
+                self.known[key] = noted
+
+    def _held(self, key: int, part: Any) -> Contents | None:
+        return None if is_long(part) else self.reach.contents.get(key)
+
+    def changes(self, besides: set[Key] | frozenset[Key] = frozenset()) -> Iterator[Key]:
+        """Yield what is another object by now, or has other numbers, whether or not it is like what was there."""
+        yield from (key for key in self.reach.rebound() if key not in besides)
+        for number, noted in self.known.items():
+            if number not in besides and noted.has_changed():
+                yield from (key for key in entries_changed(noted) if key not in besides)
+
+    def have_grown(self, changed: set[Key]) -> bool:
+        """Return whether all is there that was, of what has changed: a list, say, may have become longer."""
+        numbers = {key[0] if isinstance(key, tuple) else key for key in changed if key not in self.reach.slots}
+        return changed.isdisjoint(self.reach.slots) and all(self.known[number].has_grown() for number in numbers)
+
+    def may_be_read(self, key: Key) -> bool:
+        """Return whether something may be read: an attribute that no function names is not, nor one only counted up."""
+        if not isinstance(key, tuple) or key in self.reach.slots or key[1] is ANY:
+            return True
+        part, name = self.known[key[0]].part, key[1]
+        return self.names(part, name)
+
+    def names(self, part: Any, name: Any) -> bool:
+        """Return whether functions name an attribute of an object; entries of anything else need no name."""
+        if kind_of(type(part)) is not INSTANCE:
+            return True
+        word = name[1] if isinstance(name, tuple) else name
+        if any(word in read_in(code) or takes_all_attributes(code) for code in self.codes) or self._hands_on():
+            return True
+        return any(word in _names_of_class(cls) for cls in type(part).__mro__ if is_installed(cls.__module__))
+
+    def _hands_on(self) -> bool:
+        """Return whether functions hold what reads attributes that no code names, such as `operator.attrgetter`."""
+        return any(_takes_attributes(part) for parts in (self.reach.held, self.reach.named) for part in parts.values())
+
+
+def _takes_attributes(part: Any) -> bool:
+    if type(part) in (FunctionType, BuiltinFunctionType):
+        return part.__name__ in TAKERS or part in (getattr, vars)
+    return type(part) in (operator.attrgetter, operator.methodcaller)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_of_class(cls: type) -> frozenset[str]:
+    """Return the names in the code of a class of a package, whose functions are not among those of the user's."""
+    parts = [part for member in vars(cls).values() for part in (member, *wrapped_in(member))]
+    return frozenset(name for part in parts if type(part) is FunctionType for name in names_of(part.__code__))
+
+
+def entries_changed(noted: Noted) -> Iterator[Key]:
+    """Yield what has changed in a part: entries, any of them where one comes or goes, or the part as a whole."""
+    part, before, now, number = noted.part, noted.held, noted.now(), id(noted.part)
+    old, new = (entries_of(part, held) if noted.numbers is None else None for held in (before, now))
+    if old is None or new is None or (kind_of(type(part)) is SERIES and len(before.rest) != len(now.rest)):
+        yield number
+        return
+    for name in {**old, **new}:
+        was, value = old.get(name, MISSING), new.get(name, MISSING)
+        if was is not value:
+            yield number, name
+            if was is MISSING or value is MISSING:
+                yield number, ANY
+
+
+def entries_of(part: Any, held: Contents) -> dict[Any, Any] | None:
+    """Return what an object held, by the names of attributes, keys or places; None where only all of it counts."""
+    kind = kind_of(type(part))
+    if kind is SET:
+        return None
+    own = dict(zip(held.attributes, held.values, strict=True))
+    if kind is not MAPPING:
+        return {**dict(enumerate([*held.first, *held.rest])), **own}
+    count = len(held.rest) // 2
+    if not all(type(key) is str for key in held.rest[:count]):
+        return None
+    return {**dict(zip(held.rest[:count], held.rest[count:], strict=False)), **own}
