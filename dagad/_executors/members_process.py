@@ -40,7 +40,8 @@ class ProgramState:
         if not changed:
             return False
         self.only_grew = self._picture.have_grown(changed)
-        self._picture = _as_now(reach_of(self._fun))
+        if not self._picture.note_anew(changed):
+            self._picture = _as_now(reach_of(self._fun))
         return True
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from dagad._values.baseline import Look, Noted
+from dagad._values.baseline import Look, Noted, differ
 from dagad._values.bytecode import TAKERS, names_of, read_in, takes_all_attributes
 from dagad._values.contents import wrapped_in
 from dagad._values.homes import is_installed
@@ -61,6 +61,15 @@ class Picture:
         """Return whether all is there that was, of what has changed: a list, say, may have become longer."""
         numbers = {key[0] if isinstance(key, tuple) else key for key in changed if key not in self.reach.slots}
         return changed.isdisjoint(self.reach.slots) and all(self.known[number].has_grown() for number in numbers)
+
+    def note_anew(self, changed: set[Key]) -> bool:
+        """Note numbers that have changed; return whether that is all, and nothing leads to anything else now."""
+        for key in changed:
+            noted = None if isinstance(key, tuple) else self.known[key]
+            if noted is None or noted.numbers is None or differ(noted.held, noted.now()):
+                return False
+            self.known[id(noted.part)] = noted._replace(numbers=noted.look.numbers(noted.part))
+        return True
 
     def may_be_read(self, key: Key) -> bool:
         """Return whether something may be read: an attribute that no function names is not, nor one only counted up."""

@@ -35,9 +35,8 @@ _PLAIN = frozenset(
     | {np.float64, np.float32, np.int64, np.int32, np.bool_, np.ufunc}
 )
 _LONG = (MAPPING, SERIES, SET)
-_HOLDERS = frozenset(
-    {"numpy", "queue", "scipy", "weakref"}
-)  # libraries whose objects hold what users gave them, as attributes
+# Libraries whose objects hold what users gave them, as attributes.
+_HOLDERS = frozenset({"numpy", "queue", "scipy", "weakref"})
 # A name in a scope, by the id of the scope; an entry of a part, by the id of the part; or a whole part.
 Key = tuple[int, Any] | int
 
@@ -201,6 +200,8 @@ class Reach:
         Names that the functions bind themselves.
     codes
         What the functions are made of that were found, without those of packages.
+    is_full
+        Whether there is more than was asked for.
     """
 
     def __init__(
@@ -213,11 +214,11 @@ class Reach:
         self.named, self.codes = dict[int, Any](), dict[int, CodeType]()
         self.slots, self.readers, self.written = dict[Key, Slot](), dict[Key, list[int]](), set[Key]()
         self._scopes, self._kept = Scopes(unnamed), [[root]]  # or something else might get the id of one
-        self._inside, self._most, self._entered = inside, most, set[Any]()
+        self._inside, self._most, self.is_full, self._entered = inside, most, False, set[int]()
         self.held, self.contents, self.owners = dict[int, Any](), dict[int, Contents](), dict[int, list[int]]()
         self._gather(self._kept[0], self.held)
         fresh = self._meant_by(self.held.values())
-        while fresh and len(self.named) < most:
+        while fresh and not self.is_full:
             self._kept.append(fresh)
             before = len(self.named)
             self._gather(fresh, self.named)
@@ -225,31 +226,25 @@ class Reach:
         self._present = self._scopes.present()
 
     def _gather(self, roots: list[Any], found: dict[int, Any]) -> None:
-        """Find what roots hold."""
-        stack, contents, owners, above = list[Any](), self.contents, self.owners, id(roots)
-        held = Contents(roots, (), (), ())
-        while True:
-            inner = held.parts
-            for part in inner if above == id(roots) else inner[: 2 * SMALL]:
+        """Find what roots hold: what was found holds its parts, of which the first are looked into."""
+        stack: list[tuple[int, Sequence[Any]]] = [(id(roots), roots)]
+        while stack:
+            above, inner = stack.pop()
+            for part in inner:
                 if type(part) in _PLAIN:
                     continue
                 key = id(part)
-                if key in owners:
-                    owners[key].append(above)
-                else:
-                    owners[key] = [above]
-                if key not in found:
-                    found[key] = part
-                    stack.append(part)
-            held = NOTHING
-            while held is NOTHING:
-                if not stack or len(found) >= self._most:
+                self.owners.setdefault(key, []).append(above)
+                if key in found:
+                    continue
+                if len(found) == self._most:
+                    self.is_full = True
                     return
-                part = stack.pop()
-                above = id(part)
-                held = contents.get(above, NOTHING)
-                if held is NOTHING:
-                    held = contents[above] = self._inside(part)
+                found[key] = part
+                held = self.contents[key] if key in self.contents else self._inside(part)
+                self.contents[key] = held
+                if held is not NOTHING:
+                    stack.append((key, held.parts[: 2 * SMALL]))
 
     def _meant_by(self, parts: Iterable[Any]) -> list[Any]:
         """Note the names that parts read, and return what they mean."""
@@ -271,9 +266,9 @@ class Reach:
 
     def _enter(self, homes: Iterable[Any]) -> None:
         for home in homes:
-            if home in self._entered:
+            if id(home) in self._entered:
                 continue
-            self._entered.add(home)
+            self._entered.add(id(home))
             if not is_closed_to_us(home) and not is_installed(_name_of_home(home)):
                 self._scopes.enter(home)
 

@@ -161,7 +161,7 @@ def _look_at(fun: object) -> Picture | None:
     own = set[int]()
     _note_own(fun, own, set())
     reach = Reach(fun, counts_unnamed, opened_in_full, MOST)
-    if len(reach.held) + len(reach.named) > MOST:
+    if reach.is_full:
         return None
     picture = Picture(reach, Look(opened_in_full, functools.partial(_numbers_in, own)))
     picture.add(reach.held | reach.named)
