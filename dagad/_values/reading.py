@@ -23,9 +23,9 @@ from dagad._values.baseline import Look, checksum, numbers_in
 from dagad._values.bytecode import globals_of
 from dagad._values.canonical import is_written_elsewhere, library_of
 from dagad._values.homes import is_installed, root_of
-from dagad._values.kinds import INSTANCE, kind_of
+from dagad._values.kinds import INSTANCE, SERIES, kind_of
 from dagad._values.picture import Picture, counts_unnamed
-from dagad._values.reach import Reach, is_closed_to_us, opened_in_full
+from dagad._values.reach import Key, Reach, is_closed_to_us, opened_in_full
 from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 
 
@@ -69,7 +69,8 @@ class Reading:
     def may_differ(self) -> bool:
         """Return whether the function may read something else by now."""
         if self._picture is not None:
-            return any(map(self._picture.may_be_read, self._picture.changes()))
+            picture = self._picture
+            return any(picture.may_be_read(key) and not _is_a_log(picture, key) for key in picture.changes())
         now = _Variables()
         return not now.are_all_of(self._fun, self._variables) or now.differ(self._variables)
 
@@ -166,6 +167,15 @@ def _look_at(fun: object) -> Picture | None:
     picture = Picture(reach, Look(opened_in_full, functools.partial(_numbers_in, own)))
     picture.add(reach.held | reach.named)
     return picture
+
+
+def _is_a_log(picture: Picture, key: Key) -> bool:
+    """Return whether what has changed is a list into which only texts came since."""
+    if isinstance(key, tuple) or kind_of(type(picture.known[key].part)) is not SERIES:
+        return False
+    noted = picture.known[key]
+    before, now = ([each for each in held.rest if type(each) is not str] for held in (noted.held, noted.now()))
+    return len(before) == len(now) and all(map(operator.is_, before, now))
 
 
 def _note_own(fun: Any, own: set[int], seen: set[int]) -> None:
