@@ -23,6 +23,7 @@ from dagad._tracing.slopes import share
 from dagad._types import Args, Array, Axis, Function, Index, Value
 
 _PLAIN = frozenset({np.ndarray, np.float64, float, int})
+_BOTH, _FIRST, _SECOND = (0, 1), (0,), (1,)
 _MOVING = frozenset({np.ndarray, np.float64})  # of Python's own numbers a quotient by zero is an error
 
 
@@ -103,6 +104,7 @@ _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_
 _POWER = numpy_wrapper.power
 _STOCK = stock_rules(primitive_jvps, *_BINARY, *UNARY, *_SHAPES, _GETITEM, _ARRAY, _CONCATENATE, anp.sum)
 _STOCK_OF_POWER = stock_rules(primitive_jvps, _POWER)[_POWER]
+_new = object.__new__  # past initialisers that do more, and a call
 Found = tuple[Any, list[Any]]  # the value and its tangents
 
 
@@ -136,7 +138,7 @@ def quickly_pushed(
     elif fun in UNARY:
         rule = UNARY[fun]
         found = [rule(value, args[0], tangent) for tangent in tangents[0]]
-    elif not _is_laid_out(fun, args, argnums):
+    elif not _is_laid_out(fun, args[0], args[1], argnums):
         return None
     else:
         both, (x, y) = _BINARY[fun], args
@@ -147,13 +149,12 @@ def quickly_pushed(
     return _fitting(found, value)
 
 
-def _is_laid_out(fun: Function, args: Sequence[Any], argnums: Sequence[int]) -> bool:
+def _is_laid_out(fun: Function, x: Array, y: Array, argnums: Sequence[int]) -> bool:
     """Return whether tangents are added as autograd adds them: those that are broadcast it lays out anew before."""
     if fun not in _ADDED:
-        return fun is not anp.matmul or type(args[0]) is type(args[1]) is np.ndarray
-    shapes = [getattr(arg, "shape", ()) for arg in args]
-    whole = max(shapes, key=len)
-    return all([shape == whole or (not shape and at not in argnums) for at, shape in enumerate(shapes)])
+        return fun is not anp.matmul or type(x) is type(y) is np.ndarray
+    left, right = getattr(x, "shape", ()), getattr(y, "shape", ())
+    return left == right or (not left and 0 not in argnums) or (not right and 1 not in argnums)
 
 
 # The same past autograd's tracer: of a traced array, and what it meets
@@ -161,24 +162,35 @@ def _is_laid_out(fun: Function, args: Sequence[Any], argnums: Sequence[int]) -> 
 
 def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool = False) -> Found | None:
     """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
-    x, dx = box._value, box._node.g
-    dy: Sequence[Any] = [None] * len(dx)
-    argnums: Sequence[int] = (1,) if is_reflected else (0,)
-    if type(other) is type(box):
-        if other._trace != box._trace or not _moves(other):
+    x, y, dx, kind = box._value, other, box._node.g, type(other)
+    argnums: Sequence[int] = _SECOND if is_reflected else _FIRST
+    if kind is type(box):
+        if other._trace != box._trace:
             return None
-        dy, argnums, other = other._node.g, (0, 1), other._value
-    if type(x) not in _MOVING or type(other) not in _PLAIN or not _moves(box):
+        y, dy, argnums = other._value, other._node.g, _BOTH
+        if type(dy) is not list or type(y) not in _MOVING:
+            return None
+        for each in dy:
+            if type(each) not in _MOVING:
+                return None
+    elif kind in _PLAIN:
+        dy = [None] * len(dx)
+    else:
         return None
     stock = _STOCK.get(fun)
-    if stock is None or primitive_jvps.get(fun) is not stock:
+    if stock is None or primitive_jvps.get(fun) is not stock or type(x) not in _MOVING:
         return None
-    args, pairs = ((other, x), (dy, dx)) if is_reflected else ((x, other), (dx, dy))
-    if not _is_laid_out(fun, args, argnums):
+    for each in dx:
+        if type(each) not in _MOVING:
+            return None
+    if is_reflected:
+        x, y, dx, dy = y, x, dy, dx
+    if not _is_laid_out(fun, x, y, argnums):
         return None
-    value, rule = operate(*args), _BINARY[fun]
-    tangents = _fitting([rule(value, *args, *each) for each in zip(*pairs, strict=True)], value)
-    return None if tangents is None else (value, tangents)
+    value, rule = operate(x, y), _BINARY[fun]
+    if len(dx) == 1:  # nearly always
+        return _found(value, [rule(value, x, y, dx[0], dy[0])])
+    return _found(value, [rule(value, x, y, *each) for each in zip(dx, dy, strict=True)])
 
 
 def of_one(fun: Function, operate: Function, box: Array) -> Found | None:
@@ -187,18 +199,36 @@ def of_one(fun: Function, operate: Function, box: Array) -> Found | None:
     if type(x) not in _MOVING or not _moves(box) or stock is None or primitive_jvps.get(fun) is not stock:
         return None
     value, rule = operate(x), UNARY[fun]
-    tangents = _fitting([rule(value, x, each) for each in box._node.g], value)
-    return None if tangents is None else (value, tangents)
+    return _found(value, [rule(value, x, each) for each in box._node.g])
+
+
+def of_slope(box: Array, function: Function, slope: Function) -> Found | None:
+    """Call a function of the entries of an array that has a primitive and rules of dagad's own."""
+    x = box._value
+    if type(x) not in _MOVING or not _moves(box):
+        return None
+    value = function(x)
+    factor = slope(value, x)
+    return _found(value, [each * factor for each in box._node.g])
+
+
+def of_linear(box: Array, function: Function, *primitives: Function) -> Found | None:
+    """Call a linear function of one array that is made of some primitives."""
+    x = box._value
+    if type(x) is not np.ndarray or not _moves(box):
+        return None
+    for primitive in primitives:
+        if primitive_jvps.get(primitive) is not _STOCK[primitive]:
+            return None
+    return _found(function(x), [function(each) for each in box._node.g])
 
 
 def entry_of(box: Array, where: Index) -> Found | None:
     """Return what stands at whole numbers and slices."""
     x = box._value
-    if type(x) is not np.ndarray or not _moves(box):
+    if type(x) is not np.ndarray or not _moves(box) or primitive_jvps.get(_GETITEM) is not _STOCK[_GETITEM]:
         return None
-    value = x[where]
-    tangents = quickly_pushed(_GETITEM, value, (x, where), (0,), [box._node])
-    return None if tangents is None else (value, tangents)
+    return _found(x[where], [each[where] for each in box._node.g])
 
 
 def sum_of(box: Array, axis: Axis) -> Found | None:
@@ -206,9 +236,7 @@ def sum_of(box: Array, axis: Axis) -> Found | None:
     x = box._value
     if type(x) is not np.ndarray or not _moves(box) or primitive_jvps.get(anp.sum) is not _STOCK[anp.sum]:
         return None
-    value = np.add.reduce(x, axis)
-    tangents = _fitting([np.add.reduce(each, axis) for each in box._node.g], value)
-    return None if tangents is None else (value, tangents)
+    return _found(np.add.reduce(x, axis), [np.add.reduce(each, axis) for each in box._node.g])
 
 
 def power_of(box: Array, exponent: float) -> Found | None:
@@ -216,14 +244,32 @@ def power_of(box: Array, exponent: float) -> Found | None:
     x = box._value
     if type(x) not in _MOVING or not _moves(box) or primitive_jvps.get(_POWER) is not _STOCK_OF_POWER:
         return None
-    value, slope = x**exponent, x ** anp.where(exponent, exponent - 1, 1.0)
-    tangents = _fitting([each * exponent * slope for each in box._node.g], value)
-    return None if tangents is None else (value, tangents)
+    value, slope = x**exponent, x ** (float(exponent - 1) if exponent else 1.0)
+    return _found(value, [each * exponent * slope for each in box._node.g])
+
+
+def moved(box: Array, value: Value, tangents: Any) -> Any:
+    """Return a value that moves as a traced array does, by tangents of its own: a list of them, or a stack."""
+    node, found = _new(box._node.__class__), _new(box.__class__)
+    node.g = tangents
+    found._value, found._trace, found._node = value, box._trace, node
+    return found
 
 
 def _moves(box: Array) -> bool:
-    """Return whether all tangents are plain arrays and numbers."""
-    return type(box._node.g) is list and _MOVING.issuperset(map(type, box._node.g))
+    """Return whether there is a list of tangents, all of them plain arrays and numbers."""
+    tangents = box._node.g
+    if type(tangents) is not list:
+        return False
+    for each in tangents:
+        if type(each) not in _MOVING:
+            return False
+    return True
+
+
+def _found(value: Value, tangents: list[Any]) -> Found | None:
+    """Return a value and its tangents, if these have its type and shape."""
+    return None if _fitting(tangents, value) is None else (value, tangents)
 
 
 def _fitting(tangents: list[Any], value: Value) -> list[Any] | None:
@@ -231,8 +277,9 @@ def _fitting(tangents: list[Any], value: Value) -> list[Any] | None:
     kind = type(value)
     if kind not in _MOVING:
         return None
+    shape = value.shape
     for each in tangents:
-        if type(each) is not kind or each.shape != value.shape:
+        if type(each) is not kind or each.shape != shape:
             return None
     return tangents
 

@@ -219,8 +219,9 @@ def sum_of(box: Array, axis: Axis) -> Found | None:
         return None
     if (axis is not None and type(axis) is not int) or primitive_vjps.get(anp.sum) is not _STOCK[anp.sum]:
         return None
-    value, shape = np.add.reduce(x, axis) if type(x) is np.ndarray else x.sum(axis), x.shape
-    is_number, summed = type(value) is np.float64, range(x.ndim) if axis is None else (axis % x.ndim,)
+    value, plain = np.add.reduce(x, axis) if type(x) is np.ndarray else x.sum(axis), pytree.plain(x)
+    is_number, shape = type(pytree.plain(value)) is np.float64, plain.shape
+    summed = range(plain.ndim) if axis is None else (axis % plain.ndim,)
     kept = tuple([1 if at in summed else length for at, length in enumerate(shape)])
 
     def pull(g: Cotangent) -> Parts:
@@ -284,7 +285,8 @@ def _is_array(x: Array) -> bool:
 
 
 def _is_vector_or_matrix(x: Array) -> bool:
-    return _is_array(x) and x.ndim < 3 and 1 not in x.shape
+    plain = pytree.plain(x)
+    return type(plain) is np.ndarray and plain.dtype is _FLOAT and 0 < plain.ndim < 3 and 1 not in plain.shape
 
 
 def _of_left(shape: tuple[int, ...], right: Array) -> Callable[[Any], Any]:
@@ -305,11 +307,16 @@ def _of_right(left: Array, shape: tuple[int, ...]) -> Callable[[Any], Any]:
     """Return the pullback of a product to its right operand, of some shape."""
     meta = shape, len(shape), _FLOAT, False
 
+    def times_column(g: Cotangent) -> Any:
+        return np.matmul(left.swapaxes(0, 1), g.reshape(-1, 1)).squeeze(1)
+
     def pull(g: Cotangent) -> Any:
         if left.ndim == 1 or not _is_array(g):
             return numpy_vjps.matmul_adjoint_1(left, g, left.ndim, meta)
         if len(shape) == 1:
-            return np.matmul(left.swapaxes(0, 1), g.reshape(-1, 1)).squeeze(1)
+            linearly = getattr(g, "linearly", None) if type(left) is np.ndarray else None
+            quick = None if linearly is None else linearly(times_column, anp.reshape, anp.matmul, anp.squeeze)
+            return times_column(g) if quick is None else quick
         return np.matmul(left.swapaxes(0, 1), g)
 
     return pull

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dagad._tracing import quick_tape, stacked_tangents
+from dagad._tracing import quick_tangents, quick_tape, stacked_tangents
 from dagad._tracing.in_place import CHANGED
 from dagad._tracing.operands import operators
+from dagad._tracing.quick_tangents import moved
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS
 from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
 
@@ -26,18 +27,12 @@ _new = object.__new__
 Operator = Callable[[Any, Any], Any]
 
 
-def _moved(box: Array, value: Value, stack: Array) -> Any:
-    """Return a value that moves as a traced array does, by its own stack of tangents."""
-    node = _new(box._node.__class__)
-    node.g = stack
-    return type(box)(value, box._trace, node)
-
-
 def _recorded(box: Array, value: Value, parents: tuple[Any, ...], pullback: Function) -> Any:
     """Return a value that is recorded on the tape on which a traced array is."""
-    node = _new(box._node.__class__)
+    node, found = _new(box._node.__class__), _new(box.__class__)
     node.parents, node.vjp = parents, pullback
-    return type(box)(value, box._trace, node)
+    found._value, found._trace, found._node = value, box._trace, node
+    return found
 
 
 def quick_operators(function: Function, operate: Function) -> tuple[Operator, Operator]:
@@ -53,7 +48,7 @@ def quick_operators(function: Function, operate: Function) -> tuple[Operator, Op
             return (function if type(other) in _ARITHMETIC or type(other) is type(self) else usual)(self, other)
         if node.moves:
             quick = stacked_tangents.of_two(function, operate, self, other)
-            return usual(self, other) if quick is None else _moved(self, *quick)
+            return usual(self, other) if quick is None else moved(self, *quick)
         found = quick_tape.of_two(function, operate, self, other)
         if found is not None:
             return _recorded(self, *found)
@@ -65,7 +60,7 @@ def quick_operators(function: Function, operate: Function) -> tuple[Operator, Op
             return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
         if node.moves:
             quick = stacked_tangents.of_two(function, operate, self, other, True)
-            return usually_reflected(self, other) if quick is None else _moved(self, *quick)
+            return usually_reflected(self, other) if quick is None else moved(self, *quick)
         found = quick_tape.of_two(function, operate, self, other, True)
         if found is not None:
             return _recorded(self, *found)
@@ -81,7 +76,7 @@ def quick_ufunc(box: Array, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
         return None
     if node.moves:
         quick = stacked_tangents.of_ufunc(ufunc, inputs, type(box))
-        return None if quick is None else _moved(*quick)
+        return None if quick is None else moved(*quick)
     found = quick_tape.of_ufunc(ufunc, inputs, type(box))
     return None if found is None else _recorded(found[0], *found[1])
 
@@ -96,7 +91,7 @@ def quick_sum(box: Array, args: Args, kwargs: Kwargs) -> Any:
     axis = None if n_said == 1 else kwargs["axis"] if kwargs else args[1]
     if node.moves:
         quick = stacked_tangents.sum_of(box, axis)
-        return None if quick is None else _moved(box, *quick)
+        return None if quick is None else moved(box, *quick)
     found = quick_tape.sum_of(box, axis)
     return None if found is None else _recorded(box, *found)
 
@@ -108,7 +103,7 @@ def quick_power(box: Array, exponent: Leaf) -> Any:
         return None
     if node.moves:
         quick = stacked_tangents.power_of(box, exponent)
-        return None if quick is None else _moved(box, *quick)
+        return None if quick is None else moved(box, *quick)
     found = quick_tape.power_of(box, exponent)
     return None if found is None else _recorded(box, *found)
 
@@ -120,12 +115,28 @@ def quick_entry(box: Array, where: Index) -> Any:
         return None
     if node.moves:
         quick = stacked_tangents.entry_of(box, where)
-        return None if quick is None else _moved(box, *quick)
+        return None if quick is None else moved(box, *quick)
     found = quick_tape.entry_of(box, where)
     return None if found is None else _recorded(box, *found)
+
+
+def quick_slope(box: Array, function: Function, slope: Function) -> Any:
+    """Return a function of dagad's own of the entries of an array, from its slope; None where autograd's way has to."""
+    if CHANGED or not getattr(box._node, "moves", False):
+        return None
+    quick = quick_tangents.of_slope(box, function, slope)
+    return None if quick is None else moved(box, *quick)
+
+
+def quick_linear(box: Array, function: Function, *primitives: Function) -> Any:
+    """Return a linear function of an array, of what is made of these primitives; None where autograd's way has to."""
+    if CHANGED or not getattr(box._node, "moves", False):
+        return None
+    quick = quick_tangents.of_linear(box, function, *primitives)
+    return None if quick is None else moved(box, *quick)
 
 
 def quick_list(parts: Sequence[Any], kind: type[Any]) -> Any:
     """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
     quick = None if CHANGED else stacked_tangents.list_of_numbers(parts, kind)
-    return None if quick is None else _moved(*quick)
+    return None if quick is None else moved(*quick)

@@ -12,7 +12,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.private import isbox, unbroadcast_f
+from dagad._tracing.private import box_types, unbroadcast_f
 from dagad._tracing.rules import own_primitive
 from dagad._tracing.wide_numbers import wide_entries
 from dagad._types import Argnums, Args, Array, Cotangent, Function, Kwargs, Tangents, Value
@@ -65,4 +65,8 @@ _traced_share: Any = own_primitive(_share, _vjp_of_share, _jvp_of_share)
 
 def share(d: Array) -> Any:
     """Return 1 / (1 + exp(-d))."""
-    return _traced_share(d) if isbox(d) else _share(d)
+    if type(d) not in box_types:
+        return _share(d)
+    with_slope = getattr(d, "with_slope", None)  # what others trace has none
+    quick = None if with_slope is None else with_slope(_share, _slope_of_share)
+    return _traced_share(d) if quick is None else quick

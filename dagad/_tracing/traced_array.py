@@ -34,9 +34,11 @@ from dagad._tracing.private import (
 from dagad._tracing.quick_ways import (
     QUICK,
     quick_entry,
+    quick_linear,
     quick_list,
     quick_operators,
     quick_power,
+    quick_slope,
     quick_sum,
     quick_ufunc,
 )
@@ -206,7 +208,10 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def reshape(self, *shape: Any, order: str = "C") -> Any:
         """Return the array in another shape, given as one argument or as several."""
         where = shape[0] if len(shape) == 1 else shape
-        return anp.reshape(self, where) if order == "C" else anp.reshape(self, where, order=order)
+        if order != "C":
+            return anp.reshape(self, where, order=order)
+        quick = quick_linear(self, lambda array: array.reshape(where), anp.reshape)
+        return anp.reshape(self, where) if quick is None else quick
 
     def transpose(self, *axes: Any) -> Any:
         """Return the array with its axes in another order, given as one argument or as several."""
@@ -263,7 +268,17 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         """Return the complex conjugate; of real numbers it is the array itself, as in numpy."""
         return anp.conj(self) if self.dtype.kind == "c" else self
 
+    def with_slope(self, function: Function, slope: Function) -> Any:
+        """Return a function of dagad's own of the entries, from its slope; None where autograd's way has to."""
+        return quick_slope(self, function, slope)
+
+    def linearly(self, function: Function, *primitives: Function) -> Any:
+        """Return a linear function that is made of some primitives; None where autograd's way has to."""
+        return quick_linear(self, function, *primitives)
+
     conjugate = conj
+    shape = property(lambda self: np.shape(pytree.plain(self)))
+    ndim = property(lambda self: np.ndim(pytree.plain(self)))
     real = property(lambda self: anp.real(self))
     imag = property(lambda self: anp.imag(self))
     mT = property(lambda self: anp.swapaxes(self, -1, -2))

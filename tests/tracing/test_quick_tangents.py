@@ -44,6 +44,9 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+QUICK = "of_two", "of_one", "of_slope", "of_linear", "entry_of", "sum_of", "power_of"
+
+
 @pytest.mark.parametrize("at", [X, X.astype(np.float32), Z], ids=["double", "single", "complex"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_quick_tangents_have_the_bits_of_autograds_rules(
@@ -59,17 +62,45 @@ def test_quick_tangents_have_the_bits_of_autograds_rules(
 
     quick = tangents()
     monkeypatch.setattr(forward, "quickly_pushed", lambda *_: None)
-    for name in ("of_two", "of_one", "entry_of", "sum_of", "power_of"):
+    for name in QUICK:
         monkeypatch.setattr(quick_tangents, name, lambda *_: None)
     for one, other in zip(quick, tangents(), strict=True):
         np.testing.assert_array_equal(one, other)
         assert (type(one), one.dtype) == (type(other), other.dtype)
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_products_of_hessians_have_the_bits_of_autograds_rules(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def total(x: Any) -> Any:
+        return np.sum(PROGRAMS[program](x) ** 2) + np.sum(np.logaddexp(0.0, M @ x))
+
+    quick = dagad.hvp(total, X, np.cos(X))
+    monkeypatch.setattr(forward, "quickly_pushed", lambda *_: None)
+    for name in QUICK:
+        monkeypatch.setattr(quick_tangents, name, lambda *_: None)
+    assert quick.tobytes() == dagad.hvp(total, X, np.cos(X)).tobytes()
+
+
 def test_a_rule_that_a_user_gives_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(primitive_jvps, anp.multiply, primitive_jvps[anp.multiply])  # put back afterwards
     defjvp(anp.multiply, lambda g, ans, x, y: 10.0 * g, lambda g, ans, x, y: 100.0 * g)
     assert dagad.jvp(lambda x: x * 2.0, (3.0,), (1.0,))[1] == 10.0
+
+
+@pytest.mark.parametrize("name", ["reshape", "matmul", "squeeze"])
+def test_a_rule_that_a_user_gives_counts_in_the_pullback_of_a_product(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fun, seen = getattr(anp, name), list[str]()
+    stock = primitive_jvps[fun]
+
+    def rule(*args: Any) -> Any:
+        seen.append(name)
+        return stock(*args)
+
+    monkeypatch.setitem(primitive_jvps, fun, rule)
+    dagad.hvp(lambda x: np.sum((M @ x) ** 3), X, X)
+    assert seen
 
 
 OTHERS = {anp.tanh, anp.logaddexp}  # dagad's own rules of these, which are here too
