@@ -27,6 +27,7 @@ from dagad._tracebacks import warn
 from dagad._tracing.flat_functions import Leaves
 from dagad._types import Array, Cotangents, Leaf, Tree
 from dagad._values import pytree
+from dagad._values.canonical import canonical
 from dagad._values.partition import Partition
 from dagad._values.shipping import opened
 from dagad_scheduler.private import DataNode, ensure_dict
@@ -241,7 +242,8 @@ def wrong_leaf(operation: Operation, leaves: Sequence[Any], chunk: Chunk, tolera
     rows, inputs = operation.sliced.rows(chunk), operation.inputs
     if not hasattr(opened(rows), "with_unpacked") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
         return ""
-    theta = list(leaves[: inputs.shared[0]])
+    leaves = list(map(canonical, leaves))
+    theta = leaves[: inputs.shared[0]]
     own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in inputs.targets(chunk.number)]
     place, rng, point = ChunkContext(chunk, new_names()), np.random.default_rng(0), [*theta, *own]
 

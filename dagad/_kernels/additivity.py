@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dagad._kernels.chunks import ChunkContext, ChunkFunction, Names
-from dagad._kernels.kernel import Groups, Kernel, Outputs
+from dagad._kernels.kernel import Groups, Kernel, Outputs, canonical_groups
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Chunk
 from dagad._tracing.patches import patches
@@ -114,11 +114,12 @@ def on_rows(
     kernel: Kernel, sliced: Sliced, leaves: Sequence[Any], n_theta: int, names: Names
 ) -> Callable[[int, int], Any]:
     """Return what runs a kernel on any rows, for what it reduces: traced where there is something to trace."""
+    theta = canonical_groups([leaves[:n_theta]])
 
     def run(start: int, stop: int) -> Any:
         chunk = Chunk(0, start, stop)
         owned = [leaves[leaf] if rows is None else leaves[leaf][rows] for leaf, rows in sliced.targets(chunk)]
-        args = ChunkContext(chunk, names), sliced.rows(chunk), [leaves[:n_theta]], [owned]
+        args = ChunkContext(chunk, names), sliced.rows(chunk), theta, [owned]
         parts: Outputs = kernel.record(*args)[0] if leaves else kernel.value(*args)
         return parts.reduced
 

@@ -15,7 +15,7 @@ from dagad._graphs.linearization import Counters, PullbackFunction, Recordable, 
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._kernels.chunks import ChunkContext
-from dagad._kernels.kernel import Groups, Kernel, Outputs
+from dagad._kernels.kernel import Groups, Kernel, Outputs, canonical_groups
 from dagad._kernels.unpacking import Unpacking, zeros_of
 from dagad._sources.packed import has_packed
 from dagad._tracing.patches import patches
@@ -148,6 +148,7 @@ class Batch(Recordable, Portable):
         self, contexts: Sequence[ChunkContext], rows: Sequence[Any], shared: Groups, sliced: Sequence[Groups] | None
     ) -> Iterator[tuple[Kernel | Unpacking, tuple[Any, ...]]]:
         """Yield, chunk by chunk, what runs it, and the arguments."""
+        shared = canonical_groups(shared)
         if sliced is None:
             for context, part in zip(contexts, rows, strict=True):
                 yield self.kernel, (context, part, shared)

@@ -151,7 +151,10 @@ class ChunkFunction(Recordable, Portable):
     def run(self, rows: AnyRows, leaves: Sequence[Any], n_shared: int) -> Any:
         """Run one chunk on leaves some of which somebody traces."""
         fun = BoundChunk(self, rows, n_shared, len(leaves))
-        return _without_strangers(self._as_told(self._traced.run, fun, leaves), fun.called)
+        value = self._as_told(self._traced.run, fun, leaves)
+        if type(value) in pytree.TRACED and type(value._value) in _NUMBERS:  # nearly always
+            return value
+        return _without_strangers(value, fun.called)
 
     def _as_told(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
         """Run in the mode of those who made the chunks; the patches are held by who runs the batch."""
@@ -266,7 +269,8 @@ class BoundChunk(FlatFunction):
         before, task.leaves = task.leaves, leaves
         try:
             if self.given is None:  # nearly always: to ask the base costs more than to look
-                output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
+                function = self._function
+                output = function._make(leaves[: function._n_hoisted])(*self.arguments(leaves))
             else:
                 output = super().run(leaves)
         finally:
@@ -286,9 +290,11 @@ class BoundChunk(FlatFunction):
         return kept(output)  # held by a variable, as `kept` expects
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        theta = iter(leaves[self._function._n_hoisted : self._n_shared])
-        shared = [p.merge(theta) for p in self._function._shared]
-        return self._rows.merge(iter(leaves[self._n_shared :])), *shared
+        function, n_shared = self._function, self._n_shared
+        theta, found = iter(leaves[function._n_hoisted : n_shared]), [self._rows.merge(iter(leaves[n_shared:]))]
+        for partition in function._shared:
+            found.append(partition.merge(theta))
+        return tuple(found)
 
     def sides(self) -> list[Side]:
         function, rows = self._function, self._rows

@@ -10,6 +10,7 @@ import numpy as np
 
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, pulled_many, seed_of_one
+from dagad._graphs.monoids import NUMBERS
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import (
     Groups,
@@ -22,7 +23,7 @@ from dagad._kernels.kernel import (
     split_groups,
 )
 from dagad._sources.packed import Unpacked, unpacked
-from dagad._tracing.forward import push
+from dagad._tracing.forward import push_flat
 from dagad._types import AnyRows, Args, Leaf, Tangent, Value
 from dagad._values import pytree
 from dagad._values.blocks import is_seed
@@ -88,24 +89,30 @@ class Pushforward(_Derivative):
         return self.function, self.n_directions
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
-        count = 1 + self.n_directions
-        thetas, actives = split_groups(shared, count), split_groups(sliced, count)
-        leaves = [leaf for group in (*thetas[0], *actives[0]) for leaf in group]
-        directions = [
-            [_or_none(leaf) for group in (*thetas[number], *actives[number]) for leaf in group]
-            for number in range(1, count)
-        ]
-        notes = []
+        count, function = 1 + self.n_directions, self.function
+        n_theta, n_active = len(shared) // count, len(sliced) // count
+        own, active, directions = shared[:n_theta], sliced[:n_active], []
+        for number in range(1, count):
+            groups = shared[number * n_theta : (number + 1) * n_theta]
+            if active:
+                groups = [*groups, *sliced[number * n_active : (number + 1) * n_active]]
+            directions.append([_or_none(leaf) for group in groups for leaf in group])
+        held: list[tuple[pytree.TreeDef, int, Any]] = []
 
-        def run(leaves: Sequence[Any]) -> Any:
-            rest = iter(leaves)
-            parts = self.function.run(context, rows, regrouped(thetas[0], rest), regrouped(actives[0], rest))
-            notes.append(parts.note)
-            return (parts.reduced, parts.stacked) if self.stacks else parts.reduced
+        def run(leaves: Sequence[Any]) -> list[Any]:
+            if is_one:
+                reduced, stacked, note, _ = function.run(context, rows, [leaves], [])
+            else:
+                rest = iter(leaves)
+                reduced, stacked, note, _ = function.run(context, rows, regrouped(own, rest), regrouped(active, rest))
+            summed, treedef = pytree.flatten(pytree.open_containers(reduced))
+            held.append((treedef, len(summed), note))
+            return [*summed, *stacked]
 
-        found, tangents = push(run, leaves, directions)
-        reduced, stacked = found if self.stacks else (found, [])
-        return self._outputs(Outputs(reduced, stacked, notes[0]), tangents)
+        is_one = n_theta == 1 and not active  # one group, as nearly always
+        leaves = list(own[0]) if is_one else [leaf for group in (*own, *active) for leaf in group]
+        values, tangents = push_flat(run, leaves, directions)
+        return self._outputs(values, tangents, *held[-1])
 
     def own_groups(self, sliced: Groups) -> Groups:
         """Return those groups of sliced leaves that are the function's: the others are tangents."""
@@ -137,27 +144,27 @@ class Pushforward(_Derivative):
             for name, leaf in self.function.named(Outputs(tree, own), names):
                 yield f"the tangent of {name}" if number else name, leaf
 
-    def _outputs(self, value: Outputs, directions: Sequence[Sequence[Any]]) -> Outputs:
+    def _outputs(
+        self, values: list[Any], directions: list[list[Any]], treedef: pytree.TreeDef, n_summed: int, note: Any
+    ) -> Outputs:
         """Return the value with its tangents: in what is summed, integers have None, as they may move elsewhere."""
-        if not value.stacked and type(value.reduced) in (float, np.float64):  # nearly always
-            moved = [tangents[0] if tangents[0] is not None else type(value.reduced)(0) for tangents in directions]
-            return Outputs((value.reduced, moved), [], value.note)
-        summed, treedef = pytree.flatten(value.reduced)
-        are_floats = list(map(pytree.is_differentiable_or_traced, summed))
-        own, moving = list(value.stacked), []
+        if len(values) == n_summed == 1 and treedef is pytree.LEAF and type(values[0]) in NUMBERS:  # nearly always
+            value = values[0]
+            return Outputs((value, [type(value)(0) if part is None else part for (part,) in directions]), [], note)
+        summed, own, moving = values[:n_summed], values[n_summed:], []
+        are_floats, stacked = list(map(pytree.is_differentiable_or_traced, summed)), list(own)
         for tangents in directions:
-            triples = zip(tangents[: len(summed)], summed, are_floats, strict=True)
+            triples = zip(tangents[:n_summed], summed, are_floats, strict=True)
             mine = [_or_zeros(part, leaf) if is_float else None for part, leaf, is_float in triples]
             moving.append(pytree.unflatten(treedef, mine))
-            rest = zip(tangents[len(summed) :], value.stacked, strict=True)
-            own += [_or_zeros(part, leaf) for part, leaf in rest]
-        return Outputs((value.reduced, moving) if self.reduces else None, own, value.note)
+            stacked += [_or_zeros(part, leaf) for part, leaf in zip(tangents[n_summed:], own, strict=True)]
+        return Outputs((pytree.unflatten(treedef, summed), moving) if self.reduces else None, stacked, note)
 
 
 def _or_none(tangent: Tangent) -> Any:
     """Return None for a tangent that is zero: it moves nothing, and costs nothing."""
     if type(tangent) is np.ndarray:  # nearly always
-        return tangent if tangent.any() else None
+        return tangent if np.count_nonzero(tangent) else None
     return tangent if pytree.is_traced(tangent) or np.any(tangent) else None
 
 

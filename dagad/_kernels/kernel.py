@@ -119,7 +119,10 @@ class LeafNames(NamedTuple):
 
 
 class Kernel(Portable):
-    """Base of these functions; `run` is what they do, on leaves that somebody may trace, with a `function`."""
+    """Base of these functions; `run` is what they do, on leaves that somebody may trace, with a `function`.
+
+    Shared leaves are canonical: who has the kernel run on many chunks sees to that, once for all of them.
+    """
 
     __slots__ = ()
     function: Any
@@ -137,7 +140,7 @@ class Kernel(Portable):
     def value(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk, tracing nothing."""
         try:
-            return self.run(context, opened(rows), _canonical(shared), _canonical(sliced))
+            return self.run(context, opened(rows), shared, canonical_groups(sliced) if sliced else sliced)
         except Exception as error:
             add_note_once(error, context.note("value"))
             raise
@@ -147,7 +150,7 @@ class Kernel(Portable):
     ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`. Who pulls the seed 1 of a number next says so, by `with_grad`."""
         del with_grad
-        shared, sliced = _canonical(shared), _canonical(sliced)
+        sliced = canonical_groups(sliced) if sliced else sliced
         leaves = [leaf for group in (*shared, *sliced) for leaf in group]
 
         def run(leaves: Sequence[Any]) -> Outputs:
@@ -241,7 +244,7 @@ def n_compiled(kernel: Kernel, where: str = "n_compiled") -> int:
     return int(getattr(kernel.of_user.engine, where, 0))
 
 
-def _canonical(groups: Groups) -> list[list[Any]]:
+def canonical_groups(groups: Groups) -> list[list[Any]]:
     return [[canonical(leaf) for leaf in group] for group in groups]
 
 
@@ -304,10 +307,12 @@ class Summed(Kernel):
         return (self.function,)
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
-        leaves = [*shared[0], *(sliced[0] if sliced else ())]
-        if not any(map(pytree.is_traced, leaves)):
-            return Outputs(self.term(self.function.value(context, rows, shared[0], sliced[0] if sliced else None)), [])
-        return Outputs(self.term(self.function.run(rows, leaves, len(shared[0]))), [])
+        theta = shared[0]
+        leaves = [*theta, *sliced[0]] if sliced else theta
+        for leaf in leaves:
+            if type(leaf) in pytree.TRACED:
+                return Outputs(self.term(self.function.run(rows, leaves, len(theta))), [])
+        return Outputs(self.term(self.function.value(context, rows, theta, sliced[0] if sliced else None)), [])
 
     def term(self, value: Value) -> Any:
         """Return what is added up, from what the function gave."""

@@ -10,6 +10,7 @@ from autograd.extend import JVPNode, vspace
 
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
+from dagad._tracing.flat_functions import Flat
 from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
 from dagad._tracing.quick_tangents import quickly_pushed
@@ -26,7 +27,7 @@ from dagad._tracing.tape import (
     traced,
 )
 from dagad._tracing.traced_array import OwnNode, new_box
-from dagad._types import AnyNode, Argnums, Args, Function, Kwargs, Leaf, Tangent, Tangents, Value
+from dagad._types import AnyNode, Argnums, Args, Function, Kwargs, Tangent, Tangents, Value
 from dagad._values import pytree
 
 # One tangent per leaf, None for zero: a direction.
@@ -96,27 +97,49 @@ def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Seq
 
     Returns its value, and for each direction the tangents of the value's leaves; None where a leaf does not move.
     """
+    held: list[pytree.TreeDef] = []
+
+    def flat(leaves: Sequence[Any]) -> list[Any]:
+        outputs, treedef = pytree.flatten(pytree.open_containers(run(list(leaves))))
+        held.append(treedef)
+        return outputs
+
+    values, tangents = push_flat(flat, leaves, directions)
+    return pytree.unflatten(held[-1], values), tangents
+
+
+def push_flat(run: Flat, leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[list[Any], list[list[Any]]]:
+    """Do so with a function that returns leaves."""
     learn_rules()
-    with patches.new_trace() as level:
-        moving = []
-        for place, leaf in enumerate(leaves):
-            tangents = [direction[place] for direction in directions]
-            still = all(tangent is None for tangent in tangents)
-            moving.append(leaf if still else new_box(traceable(leaf), level, TangentNode.new_root(tangents)))
-        output = traced(run, moving)
-    outputs, treedef = pytree.flatten(pytree.open_containers(output))
-    pairs = [_ends(leaf, level, len(directions)) for leaf in outputs]
-    values = pytree.unflatten(treedef, [value for value, _ in pairs])
-    return values, [[tangents[number] for _, tangents in pairs] for number in range(len(directions))]
-
-
-def _ends(leaf: Leaf, level: int, n_directions: int) -> tuple[Any, list[Any]]:
-    if isbox(leaf) and leaf._trace == level:
-        refuse_unfit(leaf._value)
-        return leaf._value, [_shaped(tangent, leaf._value) for tangent in leaf._node.g]
-    refuse_stale(leaf, RETURNED)
-    refuse_hidden_boxes(leaf, level)
-    return leaf, [None] * n_directions
+    level = patches.begin()
+    try:
+        moving, root = list(leaves), TangentNode.__new__
+        for place, tangents in enumerate(zip(*directions, strict=True)):
+            for tangent in tangents:
+                if tangent is not None:
+                    node = root(TangentNode)
+                    node.g = list(tangents)
+                    moving[place] = new_box(traceable(leaves[place]), level, node)
+                    break
+        outputs = traced(run, moving)
+    finally:
+        patches.end(level)
+    values: list[Any] = []
+    found: list[list[Any]] = [[] for _ in directions]
+    for leaf in outputs:
+        if type(leaf) in pytree.TRACED and leaf._trace == level:
+            value = leaf._value
+            refuse_unfit(value)
+            values.append(value)
+            for own, tangent in zip(found, leaf._node.g, strict=True):
+                own.append(_shaped(tangent, value))
+            continue
+        refuse_stale(leaf, RETURNED)
+        refuse_hidden_boxes(leaf, level)
+        values.append(leaf)
+        for own in found:
+            own.append(None)
+    return values, found
 
 
 def _shaped(tangent: Tangent, value: Value) -> Any:

@@ -69,6 +69,7 @@ from dagad._tracing.traced_array import OwnNode, TracedArray, find_top_boxed_arg
 from dagad._types import Array, Leaf, Tree
 
 Swap = tuple[FunctionType, CodeType, CodeType]
+_ident = threading.get_ident
 GAP = 2**14  # more traces than are ever open at once: some hundred per thread would exhaust Python's own stack
 
 
@@ -122,14 +123,16 @@ class _Patches:
                 self._install()
             self.depth += 1
             # `top` is below, unless somebody holds autograd's own method and counts with it in between.
-            self.last = max(self.last, self.stack.top) + 1
-            self.open[self.last] = threading.get_ident()
-            return self.last
+            last, top = self.last, self.stack.top
+            self.last = number = (last if last > top else top) + 1
+            self.open[number] = _ident()
+            return number
 
     def end(self, number: int) -> None:
         with self.lock:
             self.open.pop(number, None)
-            CHANGED.pop(number, None)
+            if CHANGED:
+                CHANGED.pop(number, None)
             self.depth -= 1
             if not self.depth:
                 self._restore()
@@ -140,7 +143,7 @@ class _Patches:
 
     def has_opened_here(self) -> bool:
         """Return whether a trace of dagad's is open that this thread has opened."""
-        return threading.get_ident() in [*self.open.values()]
+        return _ident() in [*self.open.values()]
 
     def is_over(self, box: Array) -> bool:
         """Return whether a traced value is left over from a derivative of dagad's; autograd doesn't tell of its own."""
@@ -149,7 +152,7 @@ class _Patches:
     def is_strange(self, box: Array) -> bool:
         """Return whether a traced value is of another thread's derivative, and not of what this task was given."""
         leaves, opener = self.task.leaves, self.open.get(box._trace)
-        if leaves is None or opener == threading.get_ident():
+        if leaves is None or opener == _ident():
             return False
         if opener is None:  # not of ours, or over since somebody looked
             return is_own(box)

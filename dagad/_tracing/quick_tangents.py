@@ -23,7 +23,8 @@ from dagad._tracing.slopes import share
 from dagad._types import Args, Array, Axis, Function, Index, Value
 
 _PLAIN = frozenset({np.ndarray, np.float64, float, int})
-_BOTH, _FIRST, _SECOND = (0, 1), (0,), (1,)
+_BOTH, _FIRST, _SECOND, _STILL = (0, 1), (0,), (1,), (None,)
+_ABSENT = object()
 _MOVING = frozenset({np.ndarray, np.float64})  # of Python's own numbers a quotient by zero is an error
 
 
@@ -83,6 +84,7 @@ BY_ENTRIES = {
     anp.logaddexp: _logaddexp,
 }
 _ADDED = frozenset({anp.add, anp.subtract})
+_LAID_OUT = _ADDED | {anp.matmul}
 _BINARY = {**BY_ENTRIES, anp.matmul: _product(np.matmul), anp.dot: _product(np.dot)}
 UNARY: dict[Any, Callable[[Any, Any, Any], Any]] = {
     anp.negative: lambda value, x, dx: -dx,
@@ -163,34 +165,32 @@ def _is_laid_out(fun: Function, x: Array, y: Array, argnums: Sequence[int]) -> b
 def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool = False) -> Found | None:
     """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
     x, y, dx, kind = box._value, other, box._node.g, type(other)
-    argnums: Sequence[int] = _SECOND if is_reflected else _FIRST
-    if kind is type(box):
-        if other._trace != box._trace:
-            return None
+    if kind in _PLAIN:
+        dy = _STILL if len(dx) == 1 else [None] * len(dx)
+        argnums: Sequence[int] = _SECOND if is_reflected else _FIRST
+    elif kind is type(box) and other._trace == box._trace:
         y, dy, argnums = other._value, other._node.g, _BOTH
         if type(dy) is not list or type(y) not in _MOVING:
             return None
         for each in dy:
             if type(each) not in _MOVING:
                 return None
-    elif kind in _PLAIN:
-        dy = [None] * len(dx)
     else:
         return None
-    stock = _STOCK.get(fun)
-    if stock is None or primitive_jvps.get(fun) is not stock or type(x) not in _MOVING:
+    if type(x) not in _MOVING or primitive_jvps.get(fun) is not _STOCK.get(fun, _ABSENT):
         return None
     for each in dx:
         if type(each) not in _MOVING:
             return None
     if is_reflected:
         x, y, dx, dy = y, x, dy, dx
-    if not _is_laid_out(fun, x, y, argnums):
+    if fun in _LAID_OUT and not _is_laid_out(fun, x, y, argnums):
         return None
     value, rule = operate(x, y), _BINARY[fun]
-    if len(dx) == 1:  # nearly always
-        return _found(value, [rule(value, x, y, dx[0], dy[0])])
-    return _found(value, [rule(value, x, y, *each) for each in zip(dx, dy, strict=True)])
+    if len(dx) != 1:
+        return _found(value, [rule(value, x, y, *each) for each in zip(dx, dy, strict=True)])
+    tangent, kind = rule(value, x, y, dx[0], dy[0]), type(value)
+    return (value, [tangent]) if type(tangent) is kind and kind in _MOVING and tangent.shape == value.shape else None
 
 
 def of_one(fun: Function, operate: Function, box: Array) -> Found | None:

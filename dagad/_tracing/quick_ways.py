@@ -75,6 +75,11 @@ def quick_ufunc(box: Array, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
     if not getattr(node, "is_ours", False):
         return None
     if node.moves:
+        if len(inputs) == 2 and type(node.g) is list:
+            fun, operate = OPERATIONS[ufunc]
+            is_reflected = inputs[0] is not box
+            pair = quick_tangents.of_two(fun, operate, box, inputs[not is_reflected], is_reflected)
+            return None if pair is None else moved(box, *pair)
         quick = stacked_tangents.of_ufunc(ufunc, inputs, type(box))
         return None if quick is None else moved(*quick)
     found = quick_tape.of_ufunc(ufunc, inputs, type(box))

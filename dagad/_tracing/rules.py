@@ -173,9 +173,12 @@ def cast(x: Array, dtype: DType) -> Any:
     return anp.astype(anp.reshape(x, (1,)), dtype)[0]
 
 
+_LOADED = sys.modules.keys()  # as they are whenever somebody looks
+
+
 def learn_rules() -> bool:
     """Take up the parts of scipy that somebody has imported; costs a look otherwise. Return whether there were any."""
-    if sys.modules.keys().isdisjoint(HOMES.keys()):  # nearly always
+    if _LOADED.isdisjoint(HOMES):  # nearly always
         return False
     found = False
     for home, read in list(HOMES.items()):

@@ -206,10 +206,7 @@ def of_ufunc(ufunc: np.ufunc, inputs: Sequence[Any], kind: type[Any]) -> tuple[A
             return None
         first, second = inputs
         box, other, is_reflected = (first, second, False) if type(first) is kind else (second, first, True)
-        if not getattr(box._node, "moves", False):
-            return None
-        of_both = quick_tangents.of_two if type(box._node.g) is list else of_two
-        pair = of_both(*found, box, other, is_reflected)
+        pair = of_two(*found, box, other, is_reflected) if getattr(box._node, "moves", False) else None
         return None if pair is None else (box, *pair)
     fun, box = FUNCTIONS.get(ufunc), inputs[0]
     if fun is None or not getattr(box._node, "moves", False):

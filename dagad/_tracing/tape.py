@@ -230,9 +230,12 @@ def refuse_strangers(output: Value, leaves: Sequence[Any]) -> None:
     All that may be differentiated comes by the leaves. A trace of anybody else's, such as that of the chunk that filled
     a cache first, would be taken for a constant here, by every mode.
     """
-    if type(output) in Box.types and not isbox(output._value) and leaves:
-        if type(leaves[0]) in Box.types and leaves[0]._trace == output._trace:
-            return  # nearly always
+    one: Any = output
+    other: Any = leaves[0] if leaves else None
+    while type(one) in Box.types and type(other) in Box.types and one._trace == other._trace:
+        one, other = one._value, other._value
+        if type(one) in _BARE:  # nearly always
+            return
     known = {trace for leaf in leaves for trace in traces_of(leaf)}
     for leaf in pytree.flatten(output)[0]:
         if not known.issuperset(traces_of(leaf)):

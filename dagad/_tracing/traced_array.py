@@ -95,6 +95,10 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __pandas_priority__ = 10_000  # `series * traced` is ours, and a traced array
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if ufunc in QUICK and not kwargs and not CHANGED and method == "__call__":  # nearly always
+            quick = quick_ufunc(self, ufunc, inputs)
+            if quick is not None:
+                return quick
         if not SEQUENCES.isdisjoint(map(type, inputs)):
             inputs = tuple(map(array_of, inputs))
         if CHANGED:
