@@ -151,7 +151,9 @@ class ChunkFunction(Recordable, Portable):
     def run(self, rows: AnyRows, leaves: Sequence[Any], n_shared: int) -> Any:
         """Run one chunk on leaves some of which somebody traces."""
         fun = BoundChunk(self, rows, n_shared, len(leaves))
-        value = self._as_told(self._traced.run, fun, leaves)
+        run = self._traced.run
+        is_plain = self._nested is VALUE_AND_GRAD and not self._divided
+        value = run(fun, leaves) if is_plain else self._as_told(run, fun, leaves)
         if type(value) in pytree.TRACED and type(value._value) in _NUMBERS:  # nearly always
             return value
         return _without_strangers(value, fun.called)

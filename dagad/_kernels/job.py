@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from dagad._graphs.linearization import Counters
@@ -165,9 +167,12 @@ class Job(NamedTuple):
 
     def arguments(self, chunks: Sequence[Chunk], names: Names) -> tuple[Any, ...]:
         """Return the arguments of the batch for some chunks."""
-        contexts = [ChunkContext(chunk, names) for chunk in chunks]
+        contexts = list(map(_new_context, zip(chunks, itertools.repeat(names), strict=False)))
         args = contexts, [self.sliced.rows(chunk) for chunk in chunks], self.shared()
         return (*args, [self.sliced_leaves(chunk.number) for chunk in chunks]) if self.has_sliced else args
+
+
+_new_context: Callable[[tuple[Any, ...]], ChunkContext] = partial(tuple.__new__, ChunkContext)  # as there are many
 
 
 class _Stayed:

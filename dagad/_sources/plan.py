@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,7 +52,9 @@ class Plan:
         return f"`dagad.shard({name}, grainsize={self.grainsize})`"
 
     def __iter__(self) -> Iterator[Chunk]:
-        return map(self.chunk, range(len(self)))
+        starts = range(0, self.n_rows, self.grainsize)
+        bounds = zip(itertools.count(), starts, [*starts[1:], self.n_rows], strict=False)
+        return map(_new_chunk, bounds)
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -129,6 +132,7 @@ class Chunk(NamedTuple):
     stop: int
 
 
+_new_chunk: Callable[[Sequence[int]], Chunk] = functools.partial(tuple.__new__, Chunk)  # there are many, in short calls
 DRAWN_CHUNKS, DRAWN_WIDTH, DRAWN_HEIGHT = 100, 400, 30
 
 

@@ -78,7 +78,7 @@ class Rows(PortableResult):
     def __init__(self, treedef: pytree.TreeDef, pieces: list[Piece], views: bool = False) -> None:
         self._treedef, self._pieces, self._views = treedef, pieces, views
         self._whole: tuple[Any, ...] = ()
-        self._bare = treedef.is_leaf()  # one piece, and nothing around it
+        self._bare = treedef is pytree.LEAF or treedef.is_leaf()  # one piece, and nothing around it
         self._merged = False
         self.kept: dict[str, Any] = {}  # what an engine has made of the constants among them
 

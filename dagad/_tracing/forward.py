@@ -27,7 +27,7 @@ from dagad._tracing.tape import (
     traced,
 )
 from dagad._tracing.traced_array import OwnNode, new_box
-from dagad._types import AnyNode, Argnums, Args, Function, Kwargs, Tangent, Tangents, Value
+from dagad._types import AnyNode, Argnums, Args, Function, Kwargs, Leaf, Tangent, Tangents, Value
 from dagad._values import pytree
 
 # One tangent per leaf, None for zero: a direction.
@@ -113,33 +113,35 @@ def push_flat(run: Flat, leaves: Sequence[Any], directions: Sequence[Direction])
     learn_rules()
     level = patches.begin()
     try:
-        moving, root = list(leaves), TangentNode.__new__
-        for place, tangents in enumerate(zip(*directions, strict=True)):
-            for tangent in tangents:
-                if tangent is not None:
-                    node = root(TangentNode)
-                    node.g = list(tangents)
-                    moving[place] = new_box(traceable(leaves[place]), level, node)
-                    break
-        outputs = traced(run, moving)
+        outputs = traced(run, [_moving(leaf, at, level, directions) for at, leaf in enumerate(leaves)])
     finally:
         patches.end(level)
     values: list[Any] = []
     found: list[list[Any]] = [[] for _ in directions]
     for leaf in outputs:
-        if type(leaf) in pytree.TRACED and leaf._trace == level:
-            value = leaf._value
+        moves = type(leaf) in pytree.TRACED and leaf._trace == level
+        value = leaf._value if moves else leaf
+        if moves:
             refuse_unfit(value)
-            values.append(value)
-            for own, tangent in zip(found, leaf._node.g, strict=True):
-                own.append(_shaped(tangent, value))
-            continue
-        refuse_stale(leaf, RETURNED)
-        refuse_hidden_boxes(leaf, level)
-        values.append(leaf)
-        for own in found:
-            own.append(None)
+        else:
+            refuse_stale(leaf, RETURNED)
+            refuse_hidden_boxes(leaf, level)
+        values.append(value)
+        for number, own in enumerate(found):
+            own.append(_shaped(leaf._node.g[number], value) if moves else None)
     return values, found
+
+
+def _moving(leaf: Leaf, place: int, level: int, directions: Sequence[Direction]) -> Any:
+    """Return a leaf as a trace sees it where some direction moves it; else as it is."""
+    for direction in directions:
+        if direction[place] is not None:
+            break
+    else:
+        return leaf
+    node = TangentNode.__new__(TangentNode)
+    node.g = [direction[place] for direction in directions]
+    return new_box(traceable(leaf), level, node)
 
 
 def _shaped(tangent: Tangent, value: Value) -> Any:

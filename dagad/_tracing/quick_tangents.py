@@ -269,19 +269,19 @@ def _moves(box: Array) -> bool:
 
 def _found(value: Value, tangents: list[Any]) -> Found | None:
     """Return a value and its tangents, if these have its type and shape."""
-    return None if _fitting(tangents, value) is None else (value, tangents)
-
-
-def _fitting(tangents: list[Any], value: Value) -> list[Any] | None:
-    """Return tangents that have the type and shape of their value; None if one has not."""
-    kind = type(value)
+    kind, shape = type(value), getattr(value, "shape", None)
     if kind not in _MOVING:
         return None
-    shape = value.shape
     for each in tangents:
         if type(each) is not kind or each.shape != shape:
             return None
-    return tangents
+    return value, tangents
+
+
+def _fitting(tangents: list[Any], value: Value) -> list[Any] | None:
+    """Return the tangents alone."""
+    found = _found(value, tangents)
+    return None if found is None else found[1]
 
 
 def _joined(value: Value, args: Args, argnums: Sequence[int], tangents: Sequence[Any]) -> list[Any] | None:

@@ -88,12 +88,13 @@ def quick_ufunc(box: Array, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
 
 def quick_sum(box: Array, args: Args, kwargs: Kwargs) -> Any:
     """Return the sum of a traced array, or the sums along one axis, as `np.sum` is asked; None for any other."""
-    n_said, node = len(args) + len(kwargs), box._node
-    if CHANGED or not args or args[0] is not box or n_said > 2 or not _AXIS.issuperset(kwargs):
+    node, axis = box._node, None
+    if kwargs or len(args) > 1:
+        if len(args) + len(kwargs) > 2 or not _AXIS.issuperset(kwargs):
+            return None
+        axis = kwargs["axis"] if kwargs else args[1]
+    if CHANGED or not args or args[0] is not box or not getattr(node, "is_ours", False):
         return None
-    if not getattr(node, "is_ours", False):
-        return None
-    axis = None if n_said == 1 else kwargs["axis"] if kwargs else args[1]
     if node.moves:
         quick = stacked_tangents.sum_of(box, axis)
         return None if quick is None else moved(box, *quick)

@@ -42,7 +42,8 @@ over_cosh_square = own_primitive(_over_square, _vjp, _jvp)
 
 def _share(d: Array) -> Any:
     small = np.exp(-np.abs(d))
-    return np.maximum(d >= 0, small) / (1.0 + small)  # 1, or `small`, which is at most 1: `np.where` is slower
+    # 1, or `small`, which is at most 1: of numbers and truths it takes twice as long, and by `np.where` three times.
+    return np.maximum(np.sign(d), small) / (1.0 + small)
 
 
 def _slope_of_share(ans: Value, d: Array) -> Any:

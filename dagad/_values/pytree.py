@@ -30,6 +30,7 @@ _BARE = frozenset({np.ndarray, np.float64, float})  # in what loops of short eva
 SAMPLE = 64  # items of a list that are looked at
 _A_LEAF: Any = 0.0
 LEAF: TreeDef = optree.tree_structure(_A_LEAF, namespace=NAMESPACE)
+_SERIES, _CONTAINERS = (list, tuple), (list, tuple, dict)
 _FLOATS = (float, complex, np.floating, np.complexfloating)
 _NUMPYS = (np.ndarray, np.generic)
 
@@ -246,13 +247,12 @@ def is_traced(leaf: Leaf) -> bool:
 
 def open_containers(output: Value) -> Any:
     """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
-    kind = type(output)
-    if kind in _BARE:
+    held = output
+    while type(held) in TRACED:
+        held = held._value
+    if held is output or type(held) in _BARE:
         return output
-    held = plain(output) if kind in TRACED else None
-    if held is None:
-        return output
-    if isinstance(held, list | tuple):
+    if isinstance(held, _SERIES):
         return like_series(held, [open_containers(output[i]) for i in range(len(held))])
     if isinstance(held, dict):
         return {key: open_containers(output[key]) for key in held}
@@ -276,9 +276,6 @@ def all_opened(tree: Tree) -> Any:
         if type(leaf) in TRACED and isinstance(plain(leaf), _CONTAINERS):
             return unflatten(treedef, [open_containers(leaf) for leaf in leaves])
     return tree
-
-
-_CONTAINERS = (list, tuple, dict)
 
 
 def is_placed(leaf: Leaf) -> bool:
