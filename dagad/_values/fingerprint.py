@@ -135,6 +135,9 @@ class _Look:
             elif cls is tuple:
                 atoms += cls, len(part)  # or (1, (2,)) would be ((1,), 2)
                 self.take(part)
+            elif (inside := None if self._by_value else _parts_of_own(part, cls)) is not None:
+                atoms += cls, len(inside)
+                self.take(inside)
             elif cls not in _NAMELESS and self._by_name(part, self._by_value):
                 atoms.append(part)
                 if cls is ModuleType or not is_installed(part.__module__):
@@ -196,6 +199,13 @@ class _Look:
         if kind in HOMES or (is_told and is_exact(cls, kind)):
             return True
         return (is_told or _is_frozen(cls)) and self._by_name(cls, self._by_value)
+
+
+def _parts_of_own(part: object, cls: type) -> Sequence[Any] | None:
+    """Return the parts of what is of a class of dagad's that every process has under its name; None of others."""
+    if isinstance(part, Portable):
+        return part.state() if cls.__module__[:6] == "dagad." else None
+    return () if getattr(cls, "travels_empty", False) is True and cls.__module__[:6] == "dagad." else None
 
 
 def _holds_nothing(cls: type) -> bool:
