@@ -144,14 +144,15 @@ class Fold:
         if len(terms) >= FEWEST_STACKED:
             columns, whole = _columns_of(terms)
             totals = [_total_of(column) for column in columns]
-            if all(total is not None for total in totals):
+            if not any(total is _UNLIKE for total in totals):
                 return whole(totals)
         if len(terms) == 2 and self._tree is None:  # few large chunks, often
             return _sum_of_two(self._monoid, (terms[0], False), (terms[1], False))[0]
         return self._in_turn().total()
 
 
-_COUNTS = frozenset({int})
+_UNLIKE = object()  # in place of a sum that the tree has to find
+_COUNTS, _NOTHING = frozenset({int}), frozenset({type(None)})
 FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
 
 
@@ -162,7 +163,7 @@ def _is_small(term: Value) -> bool:
     if type(term) is tuple:
         return all([_is_small(part) for part in term])
     nbytes = 0
-    for leaf in term if type(term) is list else pytree.flatten(term)[0]:
+    for leaf in term if type(term) is list and tuple not in map(type, term) else pytree.flatten(term)[0]:
         nbytes += leaf.nbytes if type(leaf) is np.ndarray else 8
     return nbytes <= LARGEST_STACKED / 256
 
@@ -170,34 +171,38 @@ def _is_small(term: Value) -> bool:
 def _columns_of(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], Any]]:
     """Return the leaves of terms, each with those of the other terms in its place, and what makes a term of leaves."""
     kinds = set(map(type, terms))
-    if kinds <= NUMBERS or kinds == _COUNTS:
+    if kinds <= NUMBERS or kinds == _COUNTS or kinds == _NOTHING:
         return [terms], operator.itemgetter(0)
     if kinds == {list} and len(set(map(len, terms))) == 1:
-        return zip(*terms, strict=True), list
+        return _columns_of_parts(terms, list) if tuple in map(type, terms[0]) else (zip(*terms, strict=True), list)
     if kinds == {tuple} and len(set(map(len, terms))) == 1:
-        return _columns_of_parts(terms)
+        return _columns_of_parts(terms, tuple)
     pairs = list(map(pytree.flatten_with_none, terms))
     treedef = pairs[0][1]
     if any(other != treedef for _, other in pairs):
-        return [[None]], list  # let the tree say where they differ
+        return [[_UNLIKE]], list  # let the tree say where they differ
     return zip(*(leaves for leaves, _ in pairs), strict=True), partial(pytree.unflatten, treedef)
 
 
-def _columns_of_parts(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], Any]]:
-    """Do so for terms that are tuples, part by part."""
+def _columns_of_parts(
+    terms: list[Any], series: Callable[[list[Any]], Any]
+) -> tuple[Iterable[Any], Callable[[list[Any]], Any]]:
+    """Do so for terms that are tuples, or lists of these, part by part."""
     parts = [_columns_of(list(column)) for column in zip(*terms, strict=True)]
     columns = [list(own) for own, _ in parts]
 
     def whole(totals: list[Any]) -> Any:
         rest = iter(totals)
-        return tuple([make([next(rest) for _ in own]) for own, (_, make) in zip(columns, parts, strict=True)])
+        return series([make([next(rest) for _ in own]) for own, (_, make) in zip(columns, parts, strict=True)])
 
     return itertools.chain.from_iterable(columns), whole
 
 
 def _total_of(column: Sequence[Any]) -> Any:
-    """Return the sum of leaves that are counts, or of double precision only and shaped alike; None of others."""
+    """Return the sum of leaves that are counts, or of double precision only and shaped alike; else `_UNLIKE`."""
     kinds = set(map(type, column))
+    if kinds == _NOTHING:
+        return None
     if kinds == _COUNTS:
         return sum(column)
     if kinds == {float}:
@@ -205,8 +210,8 @@ def _total_of(column: Sequence[Any]) -> Any:
     if kinds == {np.float64}:
         return _added_up(np.array(column))[()]
     if kinds != {np.ndarray} or {array.dtype for array in column} != {_DOUBLE} or not column[0].ndim:
-        return None
-    return _added_up(np.stack(column)) if len({array.shape for array in column}) == 1 else None
+        return _UNLIKE
+    return _added_up(np.stack(column)) if len({array.shape for array in column}) == 1 else _UNLIKE
 
 
 def _added_up(stack: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

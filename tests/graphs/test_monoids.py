@@ -17,6 +17,7 @@ from dagad import StructureError
 from dagad._graphs.monoids import PLAIN
 from dagad._graphs.sum_trees import (
     FAN_IN,
+    Fold,
     OpenTree,
     RunningTree,
     Subtree,
@@ -82,6 +83,8 @@ def one(kind: str, rng: np.random.Generator, gaps: float) -> Any:
 
     if kind == "list":  # what a chunk of a hot loop gives: its value, and cotangents
         return [number(), perhaps(array()), perhaps(array("f4")), perhaps(np.float64(number()))]
+    if kind == "tangents":  # of a value with its gradient, in one direction; a count has none
+        return (number(), [array(), perhaps(array())], 1), [(np.float64(number()), [array(), perhaps(array())], None)]
     made = {
         "float": number(),
         "float32": np.float32(number()),
@@ -95,7 +98,7 @@ def one(kind: str, rng: np.random.Generator, gaps: float) -> Any:
     return made[kind] if kind in ("tree", "nest") else perhaps(made[kind])
 
 
-KINDS = ["float", "float32", "complex", "array", "zero-d", "float32 array", "list", "tree", "nest"]
+KINDS = ["float", "float32", "complex", "array", "zero-d", "float32 array", "list", "tangents", "tree", "nest"]
 
 
 @st.composite
@@ -127,6 +130,13 @@ def one_after_the_other(terms: Terms) -> Any:
     return tree.total()
 
 
+def a_level_at_a_time(terms: Terms) -> Any:
+    fold = Fold()
+    for term in terms:
+        fold.push(term)
+    return fold.total()
+
+
 def in_any_order(terms: Terms) -> Any:
     tree = OpenTree(len(terms))
     for number in np.random.default_rng(len(terms)).permutation(len(terms)).tolist():
@@ -155,7 +165,13 @@ def covered(part: Subtree, terms: Terms) -> Terms:
     return terms[start : start + (1 << level)]
 
 
-WAYS: list[Callable[[Terms], Any]] = [all_at_once, one_after_the_other, in_any_order, by_tasks]
+WAYS: list[Callable[[Terms], Any]] = [
+    all_at_once,
+    one_after_the_other,
+    a_level_at_a_time,
+    in_any_order,
+    by_tasks,
+]
 
 
 @pytest.mark.sampled(4)
