@@ -1,9 +1,9 @@
 """Two tiers of one suite: ``pytest`` runs the quick one, ``pytest --whole`` all, ``pytest --rest`` the difference.
 
 The quick tier leaves out tests marked ``whole``, whose mark says why; of those marked ``each_value`` what only combines
-values of parameters that others have, of those marked ``sampled`` all but some; and files that import a package which
-only the extra ``test-all`` installs, on all machines alike. The whole tier leaves out what needs a package that is not
-here.
+values of parameters that others have, of those marked ``sampled`` all but some; of those that run on one scheduler
+after the other, each case on all but one; and files that import a package which only the extra ``test-all`` installs,
+on all machines alike. The whole tier leaves out what needs a package that is not here.
 What a tier left out stands in its last lines, counted by reason.
 """
 
@@ -14,6 +14,7 @@ import importlib
 import re
 import zlib
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ IMPORT = re.compile(r"^(?:(?:try|with .*):\n    )?(?:import|from) ([\w.]+)(?: im
 TEST = re.compile(r"^def test_", re.MULTILINE)
 NEEDS_MORE = "they need packages that only the extra `test-all` has"
 SAMPLED = "parameters of one test that take long: some of them are in this tier, with as many values as can be"
+SCHEDULERS = ("sync", "threads", "cluster")  # those of the fixture `scheduler`
+ON_ONE = "schedulers: each case of a test is on one of them in this tier, and each of them in about as many cases"
 MARKS = (
     "whole(reason): only the whole tier runs it, for this reason",
     "each_value(reason): the quick tier runs each value of each parameter, not all combinations",
@@ -98,7 +101,26 @@ def only_whole(items: list[pytest.Item]) -> dict[pytest.Item, str]:
         mark = group[0].get_closest_marker("sampled")
         some = sample(group, mark.args[0] if mark else 1)
         found |= {item: SAMPLED for item in group if item not in some}
-    return found
+    return found | {item: ON_ONE for item in on_other_schedulers([item for item in items if item not in found])}
+
+
+def on_other_schedulers(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the tests that others repeat on another scheduler; of each case that stays which is used least so far.
+
+    Of those used equally often the name of a test decides as if by chance.
+    """
+    tests: dict[Any, dict[Any, list[tuple[str, pytest.Item]]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        spec = getattr(item, "callspec", None)
+        if spec and (scheduler := spec.params.get("scheduler")) in SCHEDULERS:
+            case = frozenset(one for one in values_of(item) if one[0] != "scheduler")
+            tests[item.path, getattr(item, "originalname", "")][case].append((scheduler, item))
+    for cases in tests.values():
+        used = Counter[str]()
+        for repeated in sorted(cases.values(), key=len):
+            kept = min(repeated, key=lambda one: (used[one[0]], zlib.crc32(one[1].nodeid.encode())))
+            used[kept[0]] += 1
+            yield from (item for _, item in repeated if item is not kept[1])
 
 
 def sample(group: list[pytest.Item], n: int) -> list[pytest.Item]:
