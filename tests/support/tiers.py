@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
+import math
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ NEEDS_MORE = "they need packages that only the extra `test-all` has"
 SAMPLED = "parameters of one test that take long: some of them are in this tier, with as many values as can be"
 SCHEDULERS = ("sync", "threads", "cluster")  # those of the fixture `scheduler`
 ON_ONE = "schedulers: each case of a test is on one of them in this tier, and each of them in about as many cases"
+DO_LESS = {"rounds", "one_in"}  # fixtures, see conftest.py
 MARKS = (
     "whole(reason): only the whole tier runs it, for this reason",
     "each_value(reason): the quick tier runs each value of each parameter, not all combinations",
@@ -81,25 +84,17 @@ def packages_of(item: pytest.Item) -> frozenset[str]:
 
 def only_whole(items: list[pytest.Item]) -> dict[pytest.Item, str]:
     """Return the tests that are not in the quick tier, each with the reason."""
-    seen: dict[Any, set[Any]] = defaultdict(set)
-    groups: dict[Any, list[pytest.Item]] = defaultdict(list)
     found = {}
     for item in items:
-        each = item.get_closest_marker("each_value")
         if packages_of(item):
             found[item] = NEEDS_MORE
         elif mark := item.get_closest_marker("whole"):
             found[item] = mark.args[0]
-        elif each and (values := values_of(item)):
-            known = seen[item.path, getattr(item, "originalname", "")]
-            if values <= known:
-                found[item] = each.args[0]
-            known |= values
-        if item.get_closest_marker("sampled") and item not in found:
-            groups[item.path, getattr(item, "originalname", "")].append(item)
-    for group in groups.values():
-        mark = group[0].get_closest_marker("sampled")
-        some = sample(group, mark.args[0] if mark else 1)
+    for group, (why,) in marked("each_value", items, found):
+        covering = {item for item, n_new in spread_out(group, by_chance=False) if n_new}
+        found |= {item: why for item in group if item not in covering}
+    for group, (n,) in marked("sampled", items, found):
+        some = {item for item, _ in itertools.islice(spread_out(group, by_chance=True), math.ceil(len(group) / n))}
         found |= {item: SAMPLED for item in group if item not in some}
     return found | {item: ON_ONE for item in on_other_schedulers([item for item in items if item not in found])}
 
@@ -123,21 +118,34 @@ def on_other_schedulers(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             yield from (item for _, item in repeated if item is not kept[1])
 
 
-def sample(group: list[pytest.Item], n: int) -> list[pytest.Item]:
-    """Return one of each `n` tests that differ in their parameters, with as many values of these as possible.
+def marked(
+    name: str, items: list[pytest.Item], out: Container[pytest.Item]
+) -> Iterator[tuple[list[pytest.Item], tuple[Any, ...]]]:
+    """Yield, for each test function that has a mark, the tests that are not out yet, and what the mark says."""
+    groups: dict[Any, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item not in out and item.get_closest_marker(name):
+            groups[item.path, getattr(item, "originalname", "")].append(item)
+    for group in groups.values():
+        mark = group[0].get_closest_marker(name)
+        yield group, mark.args if mark else ()
 
-    Of those that bring equally many, their names decide as if by chance: else none would run on the last scheduler.
+
+def spread_out(group: list[pytest.Item], by_chance: bool) -> Iterator[tuple[pytest.Item, int]]:
+    """Yield the tests of a function, and how many new values of parameters each brings: the one with most comes first.
+
+    Of those that bring equally many it is the first, or the one of which their names decide as if by chance: where some
+    values stay out, none would run on the last scheduler. One that has no parameters brings something new.
     """
-    left, some = list(group), list[pytest.Item]()
+    left, seen = list(group), set[tuple[str, int]]()
     values = {item: values_of(item) for item in group}
-    chance = {item: zlib.crc32(item.nodeid.encode()) for item in group}
-    seen = set[tuple[str, int]]()
-    while len(some) * n < len(group):
+    chance = {item: zlib.crc32(item.nodeid.encode()) if by_chance else 0 for item in group}
+    while left:
         best = max(left, key=lambda item: (len(values[item] - seen), chance[item]))
+        n_new = len(values[best] - seen) if values[best] else 1
         seen |= values[best]
         left.remove(best)
-        some.append(best)
-    return some
+        yield best, n_new
 
 
 def values_of(item: pytest.Item) -> set[tuple[str, int]]:
@@ -146,8 +154,8 @@ def values_of(item: pytest.Item) -> set[tuple[str, int]]:
 
 
 def does_less(item: pytest.Item) -> bool:
-    """Return whether the quick tier does fewer rounds of a test."""
-    return "rounds" in getattr(item, "fixturenames", ())
+    """Return whether the quick tier does fewer rounds of a test, or goes through fewer of many cases."""
+    return not DO_LESS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 class Tier:
