@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -117,6 +118,13 @@ def rounds(pytestconfig: pytest.Config) -> Callable[[int], int]:
     """Return how often to do what the whole tier does so many times: a quarter in the quick tier; `--rest` does all."""
     share = 4 if pytestconfig.getoption("tier") == "quick" else 1
     return lambda n: math.ceil(n / share)
+
+
+@pytest.fixture
+def one_in(pytestconfig: pytest.Config) -> Callable[[int, str], bool]:
+    """Return whether to try what has a name: of many in a loop the quick tier tries one in n; `--rest` tries all."""
+    is_quick = pytestconfig.getoption("tier") == "quick"
+    return lambda n, name: not is_quick or zlib.crc32(name.encode()) % n == 0
 
 
 @pytest.fixture(scope="session")

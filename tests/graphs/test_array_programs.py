@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,12 @@ def cut(program: Program, chunks: Any) -> Any:
 @pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("number", [2, 0, 1, 3])
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_gradients_of_dask_array_programs_are_right_at_any_cut(kind: str, number: int) -> None:
+def test_gradients_of_dask_array_programs_are_right_at_any_cut(
+    kind: str, number: int, one_in: Callable[[int, str], bool]
+) -> None:
     with np.errstate(all="ignore"):
         for program in PROGRAMS[kind]:
-            if program.name in REFUSED:
+            if program.name in REFUSED or not one_in(2, program.name):
                 continue
             value, gradient = autograd.value_and_grad(lambda x, program=program: plain_total(program, x))(
                 DATA[program.data]

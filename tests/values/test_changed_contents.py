@@ -68,8 +68,8 @@ def stale(some: list[Cell], notice: Callable[[Any, Callable[[], None]], bool]) -
 
 
 def share(rounds: Callable[[int], int], all_of: int) -> int:
-    """Return one in how many cells are tried: in the quick tier a quarter of those of the whole one."""
-    return all_of * 400 // rounds(400)
+    """Return one in how many cells are tried: in the quick tier a sixteenth of those of the whole one."""
+    return all_of * (400 // rounds(400)) ** 2
 
 
 def test_a_gradient_that_runs_a_function_again_is_of_what_it_carried_at_the_value(rounds: Any) -> None:
@@ -84,12 +84,12 @@ def test_a_gradient_that_runs_a_function_again_is_of_what_it_carried_at_the_valu
     assert not missed
 
 
-def test_a_function_that_has_not_changed_runs_again_under_recompute() -> None:
+def test_a_function_that_has_not_changed_runs_again_under_recompute(rounds: Any) -> None:
     def notice(chunk: Any, change: Callable[[], None]) -> bool:
         options: Any = {"grainsize": 2, "scheduler": "sync", "policy": Recompute()}
         return evaluated(chunk, ROWS, **options) == (plain(chunk),) * 2
 
-    some = [cell for cell in cells(12, seed=1) if cell[1][0] not in CONSUMED]
+    some = [cell for cell in cells(12 * 400 // rounds(400), seed=1) if cell[1][0] not in CONSUMED]
     missed, n_right = stale(some, notice)
     assert not missed
     assert n_right > 0.95 * len(some)
