@@ -177,7 +177,7 @@ def test_a_checkpoint_of_another_lambda_does_not_name_both_alike(tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", ["around", "setting", "chunk"])
-@pytest.mark.parametrize("library", ["jax", "torch"])
+@pytest.mark.parametrize("library", [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("jax", "torch")])
 def test_a_function_of_another_library_without_its_engine_is_sent_into_a_chunk(library: str, where: str) -> None:
     module = pytest.importorskip(library)
     numbers = module.numpy if library == "jax" else module

@@ -120,7 +120,9 @@ OF_OTHERS: dict[str, tuple[Callable[[], Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", OF_OTHERS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=pytest.mark.needs("torch") if what == "a tensor" else ()) for what in OF_OTHERS]
+)
 def test_members_may_write_into_arguments_of_other_kinds(what: str) -> None:
     make, key = OF_OTHERS[what]
 

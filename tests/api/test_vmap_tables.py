@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((22, 3))
 THETAS = RNG.standard_normal((4, 3))
 NUMBERS = np.arange(len(THETAS))
-LIBRARIES = ["pandas", "polars"]
+LIBRARIES = ["pandas", pytest.param("polars", marks=pytest.mark.needs("polars"))]
 
 
 def table_of(library: str) -> Any:
