@@ -167,7 +167,7 @@ def see_same_bits(name: str, plan: Plan, owners: Any, n_threads: int, seed: int,
 @MIXED
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @often
-@given(st.integers(1, 150), st.integers(1, 40), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1))
+@given(st.integers(1, 60), st.integers(1, 16), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_residents_give_the_same_bits_whoever_has_which_chunks(
     name: str, monoid: Any, n_rows: int, grainsize: int, n_workers: int, n_threads: int, seed: int
 ) -> None:
@@ -182,7 +182,7 @@ def test_residents_give_the_same_bits_whoever_has_which_chunks(
 @pytest.mark.parametrize("name", ["number", "tree", "sometimes nothing", "integers and trees"])
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @often
-@given(st.integers(1, 150), st.integers(1, 40), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
+@given(st.integers(1, 60), st.integers(1, 16), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_residents_give_the_same_bits_whoever_adds_up_what(
     name: str, monoid: Any, n_rows: int, grainsize: int, n_workers: int, n_threads: int, seed: int
 ) -> None:
