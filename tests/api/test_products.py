@@ -94,6 +94,7 @@ def expected(name: str, dx: Any, dt: Any) -> tuple[Any, Any]:
     return product[:-2].reshape(ROWS.shape), product[-2:]
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 @pytest.mark.parametrize("name", PROGRAMS)

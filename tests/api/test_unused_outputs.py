@@ -81,6 +81,7 @@ def test_a_slope_that_is_infinite_in_an_unused_output_leaves_the_gradient_alone(
     check(name, ROWS, grainsize=2, scheduler=scheduler)
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unused_outputs_are_not_pulled_under_any_policy(name: str, policy: Any) -> None:

@@ -97,6 +97,7 @@ LOCKS: dict[str, Callable[[], Any]] = {
 PROGRAMS = [with_a_lock, with_acquire, with_two_locks, with_a_list]
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("lock", LOCKS)
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
 def test_members_that_hold_a_lock_over_a_reduction_have_the_bits_that_each_has_alone(make: Any, lock: str) -> None:

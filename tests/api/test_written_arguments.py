@@ -164,7 +164,7 @@ def of_rows_alone(rows: Any, p: Any, scale: Any, **options: Any) -> Any:
 HELD = [in_a_tuple, as_a_default, combined_by, of_rows_alone]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", ["grad", "vjp", "jacrev", "hessian", "hvp", "grad of grad"])
 @pytest.mark.parametrize("reduction", HELD)
 def test_arrays_in_tuples_and_of_what_combines_are_as_they_were(reduction: Any, mode: str, scheduler: Any) -> None:
@@ -172,6 +172,7 @@ def test_arrays_in_tuples_and_of_what_combines_are_as_they_were(reduction: Any, 
     np.testing.assert_allclose(MODES[mode](written)(0.7), MODES[mode](new)(0.7), rtol=1e-13)
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("mode", ["grad", "jacrev"])
 @pytest.mark.parametrize("reduction", HELD)
 def test_workers_that_share_this_process_copy_rows_and_what_functions_hold(reduction: Any, mode: str) -> None:

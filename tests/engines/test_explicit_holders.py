@@ -44,6 +44,7 @@ WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_a_pullback_finds_what_its_own_call_has_left_in_any_holder(holder: str, way: str) -> None:

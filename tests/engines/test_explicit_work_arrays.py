@@ -128,6 +128,7 @@ def by_numpy(rows: Any, x: Any) -> Any:
     return powers(rows) * x**2
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_pullback_that_reads_a_work_array_is_that_of_its_own_call(function: str, reduction: str) -> None:

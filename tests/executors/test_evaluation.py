@@ -21,6 +21,7 @@ from support.gated_evaluations import LOCAL, PATIENCE, Refusal, Steps, X, evalua
 # Values first
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("kind", ["explicit", "primitive"])
 @pytest.mark.parametrize("local", LOCAL)
 def test_the_value_is_there_before_any_pullback_has_ended(kind: str, local: str) -> None:

@@ -87,6 +87,7 @@ PIECES: dict[str, Any] = {
 }
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("policy", [None, Recompute(), Segment(2)])
 @pytest.mark.parametrize("kind", PIECES)
 def test_wrt_may_hold_an_array_and_a_piece_or_join_of_its_blocks(kind: str, policy: Any) -> None:

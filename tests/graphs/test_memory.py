@@ -194,6 +194,7 @@ def gradients(chunk: Any, data: Any, policy: Any, **options: Any) -> list[Callab
     ]
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("keeper", REFUSERS + BY_NAME + IN_MEMORY + ELSEWHERE)
 @pytest.mark.parametrize("place", ["sync", "threads"])
 def test_a_traced_value_that_a_chunk_function_kept_is_refused_in_a_later_run(keeper: Any, place: str) -> None:

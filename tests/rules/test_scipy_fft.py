@@ -29,6 +29,7 @@ def slopes(fun: Any, at: Any, engine: str | None = None) -> Any:
     return dagad.grad(loss)(at)
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("name", WAVES)
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 def test_transforms_by_cosines_and_sines_have_the_slopes_of_their_matrices(name: str, n: int) -> None:

@@ -69,6 +69,7 @@ def fails_with(kind: str, *args: Any) -> NoReturn:
     raise MADE[kind][0]()
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("kind", MADE)
 def test_the_error_of_a_task_arrives_as_it_was_raised(kind: str, place: Any) -> None:
     _, name, words = MADE[kind]

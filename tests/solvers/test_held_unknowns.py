@@ -41,6 +41,7 @@ def pair(a: Any) -> Any:
     return lambda x: (x[0] - a) ** 2 + (x[1] - 1.0 - x[0] - a) ** 2
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("side", [1.0, -1.0])
 @pytest.mark.parametrize("method", ["L-BFGS-B", "TNC", "COBYQA"])
 def test_unknowns_that_hang_together_are_free_or_held(method: str, side: float) -> None:

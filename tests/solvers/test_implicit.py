@@ -133,6 +133,7 @@ def _root(a: Any) -> Any:
     return anp.sqrt(a**2 / 4.0 + 1.0 / 27.0)
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("loss", WHOLE, ids=lambda loss: loss.__name__)
 @pytest.mark.parametrize("mode", MODES)
 def test_roots_inside_chunks_have_every_mode(mode: str, loss: Any) -> None:

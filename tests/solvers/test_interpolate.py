@@ -141,6 +141,7 @@ def test_monotone_interpolants_have_derivatives_where_data_turn_and_where_they_d
 KINDS = ["linear", "slinear", "previous", "next", "nearest", "nearest-up"]
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("fill_value", [(-1.0, 7.0), "extrapolate"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_interp1d_has_scipys_values_and_derivatives(kind: str, fill_value: Any) -> None:

@@ -48,6 +48,7 @@ def test_an_infinite_slope_is_refused_by_odeint(sensitivity: str) -> None:
         dagad.grad(level)(0.5)
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
 def test_trials_of_a_step_may_meet_an_infinite_slope(method: str, sensitivity: str) -> None:

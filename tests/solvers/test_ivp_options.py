@@ -139,6 +139,7 @@ HELPS: dict[str, Any] = {
 }
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
 @pytest.mark.parametrize("given", HELPS)
 def test_jacobians_of_the_user_steer_the_method_and_are_no_derivative(given: str, sensitivity: str) -> None:
@@ -269,6 +270,7 @@ class OwnLSODA(scipy.integrate.LSODA):  # type: ignore[misc]  # scipy has no typ
     """Another one."""
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("method", [scipy.integrate.Radau, OwnBDF, OwnLSODA])
 @pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
 def test_jacobians_of_the_users_go_with_classes_made_of_implicit_methods(method: Any, sensitivity: str) -> None:
@@ -379,6 +381,7 @@ def with_gaps(t: Any, y: Any, k: Any) -> Any:
     return found
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("method", ["BDF", "Radau"])
 @pytest.mark.parametrize("n_cells", [1, 40])
 def test_jacobians_may_leave_out_what_is_zero_at_the_start(n_cells: int, method: str) -> None:

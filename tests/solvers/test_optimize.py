@@ -299,6 +299,7 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
 TAKES = [dagad.grad, dagad.jacfwd, dagad.hessian, lambda f: dagad.jacfwd(dagad.jacfwd(f))]
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize("take", TAKES)
 def test_other_entries_of_a_result_are_refused_when_they_are_differentiated(take: Any, name: str) -> None:

@@ -57,6 +57,7 @@ MEETS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("meet", MEETS)
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_read_only_view_of_an_array_that_is_written_into_is_what_it_was(view: str, meet: str) -> None:

@@ -30,6 +30,7 @@ TASKS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("mode", [dagad.grad, lambda loss: lambda t: dagad.jvp(loss, t, 1.0)])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_of_dasks_own_is_refused_where_it_gets_a_value_being_differentiated(

@@ -136,7 +136,7 @@ def expect(function: Any, factor: float, data: Any, options: Any) -> None:
         np.testing.assert_allclose(gradient, factor * 2.0 * X.sum(0) * THETA, rtol=1e-13)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("how", ["rows", "Shards"])
 @pytest.mark.parametrize("name", NAMES)
 def test_code_that_was_reloaded_here_alone_is_refused_by_name_until_it_is_there(
