@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 import dagad
 from dagad.extend import CompensatedSum, Dense, Keep, Preaccumulate, Recompute, Sparse
 from support.cut_and_whole_programs import WHOLE, Point, close, cut_on
+from support.examples import examples
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
@@ -121,7 +122,7 @@ def test_a_hessian_has_the_same_bits_on_every_scheduler(scheduler: Any) -> None:
     assert onp.linalg.eigvalsh(dagad.hessian(valley)(minimum, scheduler))[0] > 0
 
 
-ROAD = settings(max_examples=25, deadline=None, derandomize=True)
+ROAD = settings(max_examples=examples(25), deadline=None, derandomize=True)
 
 
 @ROAD

@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 import dagad
 from dagad.testing import taylor_rate
 from support.cut_and_whole_programs import DTHETA, DX, PROGRAMS, THETA, WHOLE, X, bits, close, cut_on, expected_hvp
+from support.examples import examples
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
@@ -94,7 +95,7 @@ def test_the_taylor_rate_of_a_tangent_is_two(scheduler: Any) -> None:
     assert taylor_rate(slope, THETA) == pytest.approx(2.0, abs=0.1)
 
 
-ROAD = settings(max_examples=25, deadline=None, derandomize=True)
+ROAD = settings(max_examples=examples(25), deadline=None, derandomize=True)
 
 
 @ROAD

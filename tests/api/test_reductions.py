@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
+from support.examples import examples
 from support.sum_cases import (
     CASES,
     RAGGED,
@@ -75,7 +76,7 @@ def test_a_value_alone_has_the_bits_of_one_with_a_gradient_untraced(name: str, s
     assert_close(value, case.fun(case.sliced, *case.shared))
 
 
-ROAD = settings(max_examples=40, deadline=None, derandomize=True)
+ROAD = settings(max_examples=examples(40), deadline=None, derandomize=True)
 NUMBER = st.floats(-2.0, 2.0, width=32)
 LENGTHS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 

@@ -29,6 +29,7 @@ from dagad._values import pytree
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad_scheduler.private import DataNode, Task, TaskRef
 from dagad_scheduler.roles import Role, role_of
+from support.examples import examples
 from support.toy_engine import ComplexStep
 
 pytestmark = [
@@ -167,7 +168,7 @@ def drawn(steps: Any) -> tuple[Any, Any, Any]:
 
 
 @given(Programs, st.sampled_from([1, 2, 5, 1024]), st.sampled_from([2, 5, 16]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_coarsened_graphs_of_any_shape_give_the_same_bits(steps: Any, width: int, longest: int) -> None:
     y, x, theta = drawn(steps)
     found = []
@@ -436,7 +437,7 @@ def test_a_second_derivative_goes_through_an_explicit_function_in_a_chain(schedu
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=30), st.integers(0, 2**32 - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_sums_of_spans_have_the_bits_of_the_whole_tree(counts: Any, seed: int) -> None:
     terms = list(onp.random.default_rng(seed).normal(size=(sum(counts), 3)) * 1e3)
     starts = [sum(counts[:number]) for number in range(len(counts))]

@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies as st
 import dagad
 from dagad.extend import explicit
 from dagad_scheduler import Role, role_of
+from support.examples import examples
 from support.two_array_program import A, B, Pair, as_function, as_graph, split, total, where
 
 compute: Any = dask_compute  # Dask has few types
@@ -322,7 +323,7 @@ def run_steps(a: Any, b: Any, steps: list[tuple[int, int, int]], lift: Callable[
     return lift(total)(values[-1], values[len(values) // 2], lift(STEPS[1])(a, lift(STEPS[1])(a, b)))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(st.lists(STEP, min_size=1, max_size=12), st.booleans())
 def test_the_gradient_of_any_graph_is_right(steps: list[tuple[int, int, int]], twice: bool) -> None:
     a, b = delayed(A), delayed(B)

@@ -20,6 +20,7 @@ from dagad._graphs.monoids import Exact
 from dagad._graphs.sum_trees import OpenTree, RunningTree, assembled, combined, subtrees, sum_tree
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
 from dagad.testing import taylor_rate
+from support.examples import examples
 from support.gated_chunks import bits
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
@@ -57,7 +58,7 @@ def test_a_compensated_sum_of_any_number_of_terms_is_that_of_fsum(count: int) ->
     assert run([onp.full(2, term) for term in terms]).tolist() == [math.fsum(terms)] * 2
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=30))
 def test_a_compensated_sum_is_as_good_as_one_in_twice_the_precision(terms: list[float]) -> None:
     size = math.fsum(map(abs, terms))

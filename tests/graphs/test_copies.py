@@ -20,6 +20,7 @@ from hypothesis import given, settings, strategies as st
 import dagad
 from dagad._graphs.activity import INSIDE, references
 from dagad._graphs.copies import laid_open
+from support.examples import examples
 
 compute: Any = dask_compute  # Dask has few types
 optimize: Any = dask_optimize
@@ -196,7 +197,7 @@ def build(leaves: Any, steps: Any, lift: Any, copied: Any, slope: Any) -> Any:
     return lift(total)(values[-1], values[len(values) // 2], *leaves)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(
     st.lists(STEP, min_size=1, max_size=6),
     st.sampled_from([lambda y: y, fused, lambda y: optimized(y, False), lambda y: optimized(y, True)]),

@@ -21,6 +21,7 @@ from dagad._graphs.sum_trees import FAN_IN, RunningTree, add_up, sum_tree
 from dagad._graphs.transpose import transpose
 from dagad.extend import Keep, Preaccumulate, Recompute
 from dagad_scheduler import Names, Role, role_of
+from support.examples import examples
 
 A, B = onp.array([0.5, -1.0, 2.0]), onp.array([1.5, 0.25, -0.75])
 Graph = dict[Any, GraphNode]
@@ -260,7 +261,7 @@ def summed_by_tree(values: list[Any]) -> Any:
     return run(graph | dict(tasks), total.key)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(st.integers(1, 700), st.integers(0, 2**32 - 1))
 def test_all_sums_are_the_same_tree(count: int, seed: int) -> None:
     values = list(onp.random.default_rng(seed).standard_normal(count))

@@ -29,11 +29,12 @@ from dagad._graphs.sum_trees import (
     subtrees,
     sum_tree,
 )
+from support.examples import examples
 
 Terms = list[Any]
 Cuts = list[int]
 
-often = settings(max_examples=50, deadline=None, derandomize=True)
+often = settings(max_examples=examples(50), deadline=None, derandomize=True)
 
 
 # Terms, their bits, and their sum by the book

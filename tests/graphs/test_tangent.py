@@ -19,6 +19,7 @@ import dagad
 from dagad.extend import explicit
 from dagad_scheduler import Role, role_of
 from support import two_array_program as one_program
+from support.examples import examples
 from support.two_array_program import A, B, Pair, scale, where
 
 compute: Any = dask_compute  # Dask has few types
@@ -187,7 +188,7 @@ def test_a_persisted_node_of_a_graph_may_have_a_tangent(cluster: Any) -> None:
     assert close(found, 2.0 * onp.sum(onp.sin(A) * B * DA))
 
 
-ROAD = settings(max_examples=30, deadline=None, derandomize=True)
+ROAD = settings(max_examples=examples(30), deadline=None, derandomize=True)
 OPERATIONS: list[Any] = [
     lambda x, y: x * y,
     lambda x, y: np.sin(x) + y**2,

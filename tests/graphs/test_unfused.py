@@ -17,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 import dagad
 from dagad import extend
+from support.examples import examples
 
 compute: Any = dask_compute  # Dask has few types
 optimize: Any = dask_optimize
@@ -212,7 +213,7 @@ def programs(longest: int) -> Any:
     )
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=examples(20), deadline=None, derandomize=True)
 @given(programs(6), st.sampled_from(list(WAYS)))
 def test_a_derivative_by_any_node_of_a_derivative_is_right(steps: Any, way: str) -> None:
     assert_right(steps, way)

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad.testing import taylor_rate
+from support.examples import examples
 from support.plain_autograd import Uncut, assert_close, bits, number
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
@@ -254,7 +255,7 @@ def test_map_reduce_may_be_nested_in_a_sum_and_hold_a_map(scheduler: Any) -> Non
     assert_close(dagad.value_and_grad(program)(THETA), autograd.value_and_grad(plain)(THETA))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(1, 5), st.sampled_from(["f4", "f8"]))
 def test_map_reduce_takes_ragged_rows_of_any_dtype(lengths: list[int], grainsize: int, dtype: str) -> None:
     rows = [RNG.standard_normal(length).astype(dtype) for length in lengths]

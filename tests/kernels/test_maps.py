@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
 from dagad.testing import taylor_rate
+from support.examples import examples
 from support.plain_autograd import Uncut, assert_close, bits, flatten, loop, number, rect_loop
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
@@ -158,7 +159,7 @@ def test_the_bits_of_a_map_do_not_depend_on_the_policy(name: str, policy: Any) -
     assert bits(dagad.value_and_grad(program(dagad.map, case, **options), places(case))(*case.args)) == bits(expected)
 
 
-ROAD = settings(max_examples=40, deadline=None, derandomize=True)
+ROAD = settings(max_examples=examples(40), deadline=None, derandomize=True)
 
 
 @ROAD

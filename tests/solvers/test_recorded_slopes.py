@@ -154,7 +154,7 @@ def curvatures(field: Field, method: str) -> Any:
     return dagad.hessian(loss)(THETA), dagad.hvp(loss, THETA, np.array([0.5, -1.0, 2.0])), forward
 
 
-@pytest.mark.each_value("each way of writing a right-hand side, by each method")
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", ["RK45", "BDF", "LSODA"])
 @pytest.mark.parametrize("field", RECORDED + FOLLOWED)
 def test_second_derivatives_of_recorded_slopes_have_the_bits_of_followed_ones(

@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+from support import examples
+
 SUPPORT = Path(__file__).parent
 # Packages of the extra `test-all` that are not in `test`, by the names that one imports.
 HEAVY = frozenset(
@@ -154,8 +156,9 @@ def values_of(item: pytest.Item) -> set[tuple[str, int]]:
 
 
 def does_less(item: pytest.Item) -> bool:
-    """Return whether the quick tier does fewer rounds of a test, or goes through fewer of many cases."""
-    return not DO_LESS.isdisjoint(getattr(item, "fixturenames", ()))
+    """Return whether the quick tier does fewer rounds of a test, tries fewer examples, or goes through fewer cases."""
+    has_examples = item.get_closest_marker("hypothesis") is not None
+    return has_examples or not DO_LESS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 class Tier:
@@ -227,4 +230,5 @@ def add_options(parser: pytest.Parser) -> None:
 def configure(config: pytest.Config) -> None:
     for line in MARKS:
         config.addinivalue_line("markers", line)
+    examples.configure(config.getoption("tier"))
     config.pluginmanager.register(Tier(config.getoption("tier")), "tiers")

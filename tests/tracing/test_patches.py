@@ -21,6 +21,7 @@ from hypothesis import given, settings, strategies as st
 import dagad
 from dagad._tracing import patches as changes
 from dagad._tracing.patches import patches
+from support.examples import examples
 from support.plain_tracers import DATA, cube, is_stock
 
 # --- nothing at import, and nothing afterwards ------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def test_autograd_gives_the_same_bits_with_dagads_patches_and_without(how: str) 
 SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(SHAPES, st.integers(0, 3), st.sampled_from(["f8", "f4", "c16"]), st.sampled_from(["f8", "f4", "c16"]), st.data())
 def test_patched_helpers_of_autograd_answer_what_the_originals_do(
     shape: Any, more: int, kind: str, of: str, data: Any

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 import dagad
 from dagad._values.buffers import ALIGNMENT, Layout, Spec, as_bytes
+from support.examples import examples
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 NUMBERS = [0.5, -0.0, 2.0 - 1.0j, np.float64(1.5), np.float32(0.1), np.complex64(1j), np.complex128(-0.0)]
@@ -47,7 +48,7 @@ leaves_of_any_kind = st.one_of(
 # There and back
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(leaves_of_any_kind, max_size=6))
 def test_leaves_in_a_buffer_arrive_as_they_left(leaves: list[Any]) -> None:
     assert list(map(looks, sent(*leaves))) == list(map(looks, leaves))

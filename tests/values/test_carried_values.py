@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 import dagad
 from support.carrying.all_ways import BY_NAME, ENDS, WAYS, carried, clean
 from support.every_mode import MODES, check, derivatives
+from support.examples import examples
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
@@ -89,13 +90,13 @@ def check_plan(plan: Any, data: Any, **options: Any) -> None:
     assert len(set(map(bool, found.values()))) == 1, found
 
 
-@settings(max_examples=60, **QUICKLY)
+@settings(max_examples=examples(60), **QUICKLY)
 @given(PLANS)
 def test_every_mode_agrees_on_carried_values_in_this_thread(plan: Any) -> None:
     check_plan(plan, ROWS, grainsize=4, scheduler="sync")
 
 
-@settings(max_examples=30, **QUICKLY)
+@settings(max_examples=examples(30), **QUICKLY)
 @given(PLANS)
 def test_every_mode_agrees_on_carried_values_in_threads(plan: Any) -> None:
     check_plan(plan, ROWS, grainsize=2, scheduler="threads")
