@@ -91,7 +91,7 @@ def test_chunks_that_no_seed_reaches_are_not_pulled(scheduler: Any, tmp_path: Pa
     assert bits(found) == bits(expected) == bits((0.5,))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("by_chunk", [True, False])
 def test_every_mode_gives_the_same_bits_with_a_checkpoint_and_without(
     by_chunk: bool, scheduler: Any, tmp_path: Path

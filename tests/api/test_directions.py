@@ -130,7 +130,7 @@ JOINT: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mode", [dagad.jacfwd, dagad.jacrev], ids=["jacfwd", "jacrev"])
 @pytest.mark.parametrize("name", JOINT)
 def test_directions_that_a_solver_takes_together_have_the_bits_that_they_have_without_groups(

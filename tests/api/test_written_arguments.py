@@ -164,7 +164,7 @@ def of_rows_alone(rows: Any, p: Any, scale: Any, **options: Any) -> Any:
 HELD = [in_a_tuple, as_a_default, combined_by, of_rows_alone]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mode", ["grad", "vjp", "jacrev", "hessian", "hvp", "grad of grad"])
 @pytest.mark.parametrize("reduction", HELD)
 def test_arrays_in_tuples_and_of_what_combines_are_as_they_were(reduction: Any, mode: str, scheduler: Any) -> None:

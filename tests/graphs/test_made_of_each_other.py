@@ -69,7 +69,7 @@ def check(first: str, second: str, scheduler: Any) -> None:
     np.testing.assert_allclose(moved, sum(np.sum(g * v) for g, v in zip(right, directions, strict=True)), rtol=1e-10)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("first", MADE)
 def test_gradients_and_tangents_of_arrays_made_of_each_other_belong_together(first: str) -> None:
     for second in MADE:
@@ -118,7 +118,7 @@ NAMED: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("policy", [None, Segment(1), Revolve(2)], ids=["keep", "segment", "revolve"])
 def test_higher_derivatives_in_arrays_made_of_another_are_whole(policy: Any, name: str) -> None:

@@ -47,7 +47,7 @@ def test_gradients_of_xarray_programs_are_what_differences_say(
     kind: str, chunks: tuple[int, int], one_in: Callable[[int, str], bool]
 ) -> None:
     for name, program in PROGRAMS[kind].items():
-        if not one_in(2, name):
+        if not one_in(3, name):
             continue
         x = field(AT).chunk(dict(zip(("lat", "date"), chunks, strict=True)))
         if name in REFUSED:

@@ -151,6 +151,7 @@ def dosed(p: Any, **options: Any) -> Any:
     return solve_ivp(field, (0.0, 6.0), [0.0, 1.0, 0.0], **options).y[0, -1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_an_adjoint_does_not_step_across_what_the_solution_has_looked_at(method: str) -> None:
     gradient = dagad.grad(lambda p: dosed(p, method=method, sensitivity="adjoint"))(np.array([2.0]))

@@ -93,7 +93,7 @@ def whole(find: Any, t: Any) -> Any:
 
 @pytest.mark.parametrize("find", FOUND, ids=lambda find: find.__name__)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_solutions_of_scipys_inside_chunks_have_every_mode(mode: str, find: Any) -> None:
     check(mode, functools.partial(in_chunks, find, scheduler="sync"), derivatives(functools.partial(whole, find)), 1e-5)
 

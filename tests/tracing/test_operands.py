@@ -102,7 +102,7 @@ def is_taken(loss: Callable[[Any], Any]) -> bool:
 VARIANTS = list(variants())
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("function", "given", "at", "others"), VARIANTS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_list_beside_a_traced_array_is_an_array(
@@ -129,7 +129,7 @@ SMALL = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("function", "given", "at", "others"), VARIANTS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_constant_of_a_small_type_has_the_derivatives_of_the_same_floats(

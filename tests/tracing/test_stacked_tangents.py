@@ -95,7 +95,7 @@ def test_functions_of_numpy_and_scipy_move_by_stacks_as_one_by_one(
 ) -> None:
     stack = np.cos(np.arange(3.0 * A.size)).reshape(3, -1)
     for call in calls(FAMILIES[family]):
-        if not is_here(call, PLAIN) or not one_in(2, call):
+        if not is_here(call, PLAIN) or not one_in(4, call):
             continue
         fun = functools.partial(evaluated(call, PLAIN), np.ones(1))
         value, tangents = pushed(fun, A, stack)

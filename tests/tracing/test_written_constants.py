@@ -145,7 +145,7 @@ def of_every_mode(fun: Callable[[Any], Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("meet", MEETS)
 @pytest.mark.parametrize("write", WRITES)
 def test_a_buffer_that_is_filled_again_and_again_has_the_derivatives_of_its_copies(write: Write, meet: str) -> None:
