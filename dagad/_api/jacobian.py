@@ -16,13 +16,15 @@ from dagad._api.program import Program, fitting
 from dagad._errors import ClosureError, NotDifferentiableError, PlanError
 from dagad._kernels.context import VALUES_FIRST, directions_divided, like_here
 from dagad._tracing.tape import pull_many
-from dagad._types import Cotangent, Leaf, Value
+from dagad._types import Array, Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import Blocks, full, runs_of
 
 # So many directions go through a program at once: each costs the memory of one more tangent of everything.
 DIRECTIONS_AT_ONCE = 16
-SAME = 1e-10  # how well values of several runs have to agree: machines may differ in how they round
+# How well values of several runs have to agree: machines may differ in how they round; and what is added up in single
+# precision where it is differentiated is added up in double where it is not.
+SAME, SAME_IN_SINGLE = 1e-10, 1e-4
 
 
 class Layout(Protocol):
@@ -260,9 +262,14 @@ def _numbers_of(value: Value) -> list[Any]:
 def _are_close(first: Sequence[Any], other: Sequence[Any]) -> bool:
     """Return whether values are the same, but for what another machine rounds otherwise."""
     shapes = [[one.shape for one in some] for some in (first, other)]
-    return shapes[0] == shapes[1] and all(
-        np.allclose(one, two, rtol=SAME, atol=0.0, equal_nan=True) for one, two in zip(first, other, strict=True)
-    )
+    return shapes[0] == shapes[1] and all(map(_is_close, first, other))
+
+
+def _is_close(one: Array, two: Array) -> bool:
+    if one.dtype.char not in "fF":
+        return np.allclose(one, two, rtol=SAME, atol=0.0, equal_nan=True)
+    scale = float(np.max(np.abs(one), initial=0.0, where=np.isfinite(one)))
+    return np.allclose(one, two, rtol=SAME_IN_SINGLE, atol=SAME_IN_SINGLE * scale, equal_nan=True)
 
 
 def _column(tangents: Sequence[Any], output: Value, leaf: Leaf) -> Any:

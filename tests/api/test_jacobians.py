@@ -353,3 +353,20 @@ def test_jacobians_in_shards_are_refused_with_the_remedy(jacobian: Any, schedule
     shards = dagad.shard(X, grainsize=2, scheduler=scheduler)
     with pytest.raises(dagad.NotDifferentiableError, match=r"rows in Shards.*`shards\.gather\(\)`"):
         jacobian(lambda rows: dagad.reduce_sum(lambda x, t: np.sum(np.cos(x @ t)), rows, THETA))(shards)
+
+
+def test_numbers_in_single_precision_need_not_agree_to_more_than_that_between_groups_of_columns() -> None:
+    def chunk(rows: Any) -> Any:
+        first, second, numbers = rows
+        inner = np.sum(np.sin(first) * 0.6) + np.sum(np.sin(second) * 0.2) + 0.9 * np.sin(numbers[0])
+        return np.sin(inner) + 0.3 * inner
+
+    def fun(sliced: Any) -> Any:
+        return np.sin(dagad.reduce_sum(chunk, sliced, grainsize=1, scheduler="sync"))
+
+    for seed in range(12):
+        first, second, third = onp.random.default_rng(seed).random((3, 6))
+        numbers = [onp.float32(number) if place in (3, 5) else float(number) for place, number in enumerate(third)]
+        found = dagad.jacfwd(dagad.grad(fun))((first, second, numbers))
+        exact = dagad.jacfwd(dagad.grad(fun))((first, second, third))
+        onp.testing.assert_allclose(found[0][1], exact[0][1], rtol=1e-4, atol=1e-6)
