@@ -18,6 +18,7 @@ from dagad._tracing.forward import push
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array
 from dagad.solvers._equations import Equation, Field, is_kind_of
+from dagad.solvers._stepping import Slopes, stepped
 
 MOST_BAD = 300  # calls that give nan, before the time goes on: a step gets shorter by five each time or so
 GOES_ON = 1e-10  # of the span
@@ -171,6 +172,14 @@ class FiniteSlope:
         self._is_first = False
         return slope
 
+    @property
+    def numbers(self) -> Slopes | None:
+        """Returns finite slopes of floats, with an error where there is more to say; None if there are none."""
+        if self._is_first or self._n_bad:
+            return None
+        numbers: Slopes | None = getattr(self._field, "numbers", None)
+        return numbers
+
 
 def not_finite(t: float) -> str:
     """Tell that sensitivities can't be integrated across a time."""
@@ -185,7 +194,8 @@ def integrate(equation: Equation, params: Sequence[Any], y0: Array, span: tuple[
     """Return scipy's result at plain values; what failed is refused."""
     with equation.plain_field(params) as field:
         options = solver_options(equation, params, abs(span[1] - span[0]))
-        found = solved(FiniteSlope(field, *span), span, y0, **asked, **options)
+        slope = FiniteSlope(field, *span)
+        found = solved(slope, span, y0, **asked, **options | stepped(options["method"], y0, slope))
     check_solved(found, "the equations of its sensitivities, or of its adjoint,")
     return found
 

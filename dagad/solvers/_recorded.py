@@ -16,6 +16,7 @@ States of `RecordedSlopes`: nothing recorded yet, recorded, given up.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -26,7 +27,8 @@ import numpy as np
 
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array, Leaf
-from dagad.solvers._recording import MOST_LINES, NAMES, Number, Numbers, Recording, entries, parts_of
+from dagad.solvers._recording import MOST_LINES, NAMES, NotRecorded, Number, Numbers, Recording, entries, parts_of
+from dagad.solvers._stepping import Slopes
 
 MOST_DIRECTIONS, MOST_STATES = 32, 600  # states with their tangents: of more, arrays are as quick
 MOST_RECORDS = 16  # of one integration: a function that decides otherwise at each call is not worth recording
@@ -91,12 +93,13 @@ class RecordedSlopes:
         self._programs: list[Callable[..., Any]] = []  # the one that was used last is the first
         self._probes: dict[Callable[..., Any], Callable[..., Any]] = {}  # of programs, at the parameters nearby
         self._new: dict[Callable[..., Any], Leaf] = {}  # those that have not been compared again, with their times
-        self._quick: Field | None = None  # the first program with its comparison, once it has been compared again
+        self._quick: Slopes | None = None  # the first program with its comparison, once it has been compared again
         self._n_records = self._n_lines = 0
 
     def __call__(self, t: Leaf, y: Array) -> Any:
-        if self._quick is not None and (slopes := self._quick(t, y)) is not None:  # nearly always
-            return slopes
+        if self._quick is not None:  # nearly always
+            with contextlib.suppress(Exception):  # the tracer meets it too, and says whose it is
+                return np.array(self._quick(float(t), y.tolist()), float)
         found = self._by_program(t, y) if self._programs else None
         if found is None:
             found = self._usual(t, y)
@@ -105,6 +108,11 @@ class RecordedSlopes:
         elif self._new and self._new.get(self._programs[0], t) != t:
             return self._compared(t, y, found)
         return found
+
+    @property
+    def numbers(self) -> Slopes | None:
+        """Returns finite slopes of floats, with an error where there is more to say; None if there are none."""
+        return self._quick
 
     def _compared(self, t: Leaf, y: Array, found: Array) -> Any:
         """Return the tracer's slopes once more: at the start much may be zero that has derivatives later."""
@@ -135,25 +143,20 @@ class RecordedSlopes:
             return None
         return None
 
-    def _checked(self, program: Callable[..., Any], n: int) -> Field | None:
-        """Return a program that compares itself nearby; it gives None where there is more to say."""
-        probe, nearby = self._probes.get(program), self._nearby
-        if probe is None or nearby is None or program in self._new:
+    def _checked(self, program: Callable[..., Any], n: int) -> Slopes | None:
+        """Return a program that compares itself nearby; it raises an error where there is more to say."""
+        probe = self._probes.get(program)
+        if program in self._new or (probe is None) != (self._nearby is None):
             return None
-        field = nearby[1]
+        field = self._bare if self._nearby is None else self._nearby[1]
 
-        def slopes(t: Leaf, y: Array) -> Any:
-            numbers, time = y.tolist(), float(t)
-            try:
-                found = program(time, *numbers)
-                if found is None:
-                    return None
-                there, slope = probe(time, *numbers[:n]), field(t, y[:n].copy())
-                if there != (slope if type(slope) is list else list(slope)) or not isfinite(sum(there) + sum(found)):
-                    return None
-            except Exception:
-                return None
-            return np.array(found, float)
+        def slopes(t: float, y: list[float]) -> list[float]:
+            found: list[float] = program(t, *y)
+            there = found[:n] if probe is None else probe(t, *y[:n])
+            slope = field(np.float64(t), np.array(y[:n]))
+            if there != (slope if type(slope) is list else list(slope)) or not isfinite(sum(there) + sum(found)):
+                raise NotRecorded
+            return found
 
         return slopes
 

@@ -1,0 +1,165 @@
+"""Explicit Runge-Kutta steps of few numbers: scipy's formulas and its choice of steps, on Python's floats.
+
+scipy takes a step of two or three states in some fifty calls of numpy's, each dearer than what it computes.
+Where slopes are a program of floats (see `_recorded`), a step is one, too, written from scipy's own coefficients. Sums
+may be rounded otherwise than scipy's: so sensitivities are integrated by this, and never what scipy is to return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, nextafter, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+
+EXPLICIT = "RK23", "RK45", "DOP853"
+MOST_NUMBERS = 60  # of more, arrays are as quick
+SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 10.0  # scipy's
+
+Slopes = Callable[[float, list[float]], list[float]]  # from a time and numbers to their slopes
+
+
+class ByNumbers(Protocol):
+    """A right-hand side that knows its slopes as a program of floats, at times.
+
+    Attributes
+    ----------
+    numbers
+        The program, which raises an error where an array has to be asked; None where it always has to.
+    """
+
+    @property
+    def numbers(self) -> Slopes | None:
+        """Returns the program."""
+
+
+def _sum_of(coefficients: Iterable[float]) -> tuple[str, str, str]:
+    """Return a sum of stages, the names of their numbers in it, and those of the stages."""
+    terms = [(float(each), place) for place, each in enumerate(coefficients) if each]
+    total = " + ".join(f"{each!r} * p{place}" for each, place in terms)
+    return total, ", ".join(f"p{place}" for _, place in terms), ", ".join(f"k{place}" for _, place in terms)
+
+
+def _lines(solver: Any) -> list[str]:
+    """Return the functions `advance`, from which a step's end and its stages come, and `error`, its norm."""
+    lines = ["def advance(slope, t, h, y, k0):"]
+    for stage in range(1, solver.n_stages):
+        total, numbers, stages = _sum_of(solver.A[stage, :stage])
+        state = f"[v + h * ({total}) for v, {numbers} in zip(y, {stages})]"
+        lines.append(f"    k{stage} = slope(t + {float(solver.C[stage])!r} * h, {state})")
+    total, numbers, stages = _sum_of(solver.B)
+    lines.append(f"    new = [v + h * ({total}) for v, {numbers} in zip(y, {stages})]")
+    every = ", ".join(f"k{stage}" for stage in range(solver.n_stages + 1))
+    lines += [f"    k{solver.n_stages} = slope(t + h, new)", f"    return new, ({every})"]
+    lines += ["def error(h, y, new, stages, atol, rtol):", f"    {every} = stages"]
+    scale = "(a + r * max(abs(v), abs(w)))"
+    if not hasattr(solver, "E5"):
+        total, numbers, stages = _sum_of(solver.E)
+        whole = f"sum([(e := ({total}) / {scale}) * e for v, w, a, r, {numbers} in zip(y, new, atol, rtol, {stages})])"
+        return [*lines, f"    return abs(h) * sqrt({whole} / len(y))"]
+    for order in (3, 5):
+        total, numbers, stages = _sum_of(getattr(solver, f"E{order}"))
+        each = f"(e := ({total}) / {scale}) * e for v, w, a, r, {numbers} in zip(y, new, atol, rtol, {stages})"
+        lines.append(f"    e{order} = sum([{each}])")
+    lines.append("    return abs(h) * e5 / sqrt((e5 + 0.01 * e3) * len(y)) if e5 or e3 else 0.0")
+    return lines
+
+
+@functools.cache
+def _stepping(name: str) -> Any:
+    """Return one of scipy's classes of solvers, with steps of floats."""
+    from scipy import integrate
+
+    base = getattr(integrate, name)
+    names: dict[str, Any] = {"sqrt": sqrt}
+    exec("\n".join(_lines(base)), names)  # nothing but scipy's coefficients, and operators
+    formulas = {"_advance": staticmethod(names["advance"]), "_error": staticmethod(names["error"])}
+    return type(base.__name__, (_Steps, base), formulas)
+
+
+class _Steps:
+    """For a class of scipy's explicit solvers: steps of floats; `numbers` are the slopes."""
+
+    _advance: Callable[..., tuple[list[float], Sequence[list[float]]]]
+    _error: Callable[..., float]
+    direction: float
+    error_exponent: float
+    f: np.ndarray
+    fun: Callable[[Any, np.ndarray], np.ndarray]
+    h_abs: Any
+    max_step: float
+    n: int
+    nfev: int
+    t: Any
+    t_bound: float
+    y: np.ndarray
+    K: np.ndarray
+    rtol: Any
+    atol: np.ndarray
+    TOO_SMALL_STEP: str
+
+    def __init__(self, *args: Any, field: ByNumbers, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._field = field
+        self._stages: Sequence[list[float]] = ()
+        self._state, self._slope = self.y.tolist(), self.f.tolist()
+        self._tolerances = [np.broadcast_to(each, self.n).tolist() for each in (self.atol, self.rtol)]
+
+    def _slopes(self, t: float, numbers: list[float]) -> list[float]:
+        slope: list[float] = self.fun(np.float64(t), np.array(numbers)).tolist()
+        return slope
+
+    def _tried(self, *step: Any) -> Any:
+        """Return where a step ends, and its stages."""
+        quick = self._field.numbers
+        if quick is not None:
+            with contextlib.suppress(Exception):  # arrays meet it too
+                return self._advance(quick, *step)
+        return self._advance(self._slopes, *step)
+
+    def _step_impl(self) -> tuple[bool, str | None]:
+        t, direction, bound, is_rejected = float(self.t), float(self.direction), self.t_bound, False
+        least = 10.0 * abs(nextafter(t, direction * inf) - t)
+        length = float(self.max_step if self.h_abs > self.max_step else max(self.h_abs, least))
+        while length >= least:
+            stop = t + length * direction
+            stop = bound if direction * (stop - bound) > 0 else stop
+            length = abs(stop - t)
+            new, stages = self._tried(t, stop - t, self._state, self._slope)
+            norm = self._norm(stop - t, new, stages)
+            factor = SAFETY * norm**self.error_exponent if norm else MOST_FACTOR
+            if norm < 1:
+                self._accept(stop, new, stages)
+                self.h_abs = length * min(MOST_FACTOR if not is_rejected else 1.0, factor)
+                return True, None
+            length, is_rejected = length * max(LEAST_FACTOR, factor), True
+        return False, self.TOO_SMALL_STEP
+
+    def _norm(self, h: float, new: list[float], stages: Sequence[list[float]]) -> float:
+        try:
+            return self._error(h, self._state, new, stages, *self._tolerances)
+        except ZeroDivisionError:  # of no tolerance: numpy says what becomes of it
+            self.K[:] = stages
+            scale = self.atol + np.maximum(np.abs(self.y), np.abs(new)) * self.rtol
+            base: Any = self
+            return float(base._estimate_error_norm(self.K, h, scale))
+
+    def _accept(self, stop: float, new: list[float], stages: Sequence[list[float]]) -> None:
+        self.h_previous, self.y_old = stop - float(self.t), self.y
+        self.t, self.y = np.float64(stop), np.array(new)
+        self._state, self._slope, self._stages = new, stages[-1], stages
+
+    def _dense_output_impl(self) -> Any:
+        self.K[:], self.f = self._stages, np.array(self._slope)
+        base: Any = super()
+        return base._dense_output_impl()
+
+
+def stepped(method: object, y0: np.ndarray, field: ByNumbers) -> dict[str, Any]:
+    """Return the options that have scipy take steps of floats; none where arrays are as quick."""
+    if method not in EXPLICIT or len(y0) > MOST_NUMBERS or y0.dtype != float:
+        return {}
+    return {"method": _stepping(str(method)), "field": field}
