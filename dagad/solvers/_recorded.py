@@ -27,7 +27,9 @@ import numpy as np
 
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array, Leaf
-from dagad.solvers._recording import MOST_LINES, NAMES, NotRecorded, Number, Numbers, Recording, entries, parts_of
+from dagad.solvers._recorded_arrays import RecordedArray
+from dagad.solvers._recorded_rules import NAMES
+from dagad.solvers._recording import MOST_LINES, NotRecorded, Number, Recording, entries, parts_of
 from dagad.solvers._stepping import Slopes
 
 MOST_DIRECTIONS, MOST_STATES = 32, 600  # states with their tangents: of more, arrays are as quick
@@ -38,7 +40,7 @@ Field = Callable[[Any, Any], Any]
 @functools.lru_cache(maxsize=64)
 def _compiled(source: str) -> Callable[..., Any]:
     """Return what makes slopes of constants: subjects whose right-hand side is the same share it."""
-    names: dict[str, Any] = dict(NAMES)
+    names: dict[str, Any] = {**NAMES, "array": np.array}
     exec(compile(source, "<a recorded right-hand side>", "exec"), names)  # nothing but names and operators of ours
     made: Callable[..., Any] = names["make"]
     return made
@@ -185,12 +187,12 @@ class RecordedSlopes:
     def _record(self, t: Leaf, y: Array, usual: Array) -> None:
         """Write the operations of a call down, if they give what the tracer has given."""
         self._n_records += 1
-        recording, n, is_right = Recording(self._count), len(y) // (1 + self._count), False
+        recording, n, is_right = Recording(self._count, RecordedArray), len(y) // (1 + self._count), False
         try:
             if y.dtype == FLOAT:
                 program = self._recorded(recording, self._params, t, y[:n])
                 if self._nearby is not None:
-                    self._probes[program] = self._recorded(Recording(0), self._nearby[0], t, y[:n])
+                    self._probes[program] = self._recorded(Recording(0, RecordedArray), self._nearby[0], t, y[:n])
                 found = program(float(t), *y.tolist())
                 # The function sees each state that this sees: what it keeps of one is found out at the next.
                 is_right = np.array(found, float).tobytes() == usual.tobytes() and self._is(program, found, t, y[:n])
@@ -209,7 +211,7 @@ class RecordedSlopes:
         states = [Number(recording, f"y{place}", y[place], moves=True, varies=True) for place in range(len(y))]
         given = [entries(recording, leaf, stack) for leaf, stack in zip(params, self._stacks, strict=True)]
         time = Number(recording, "t", t, moves=False, varies=True)
-        slope = self._written(given)(time, Numbers(recording, np.arange(len(y)), states.__getitem__))
+        slope = self._written(given)(time, recording.of_parts(states))
         return _program(recording, list(map(recording.number, parts_of(recording, slope, len(y)))), len(y))
 
 

@@ -16,22 +16,8 @@ import numpy as np
 from dagad._tracing.own_rules import REFUSERS
 from dagad._tracing.stacked_tangents import NUMBERS, has_stock_rule
 from dagad._types import Args, Array, Function, Kwargs, Leaf
-from dagad.solvers._recording import (
-    COMPARISONS,
-    OF_ONE,
-    OF_TWO,
-    OPERATE,
-    POWER,
-    Number,
-    Numbers,
-    Recording,
-    Rule,
-    Stack,
-    Unrecorded,
-    leave,
-    level_of,
-    parts_of,
-)
+from dagad.solvers._recorded_rules import COMPARISONS, OF_ONE, OF_TWO, OPERATE, POWER, Rule
+from dagad.solvers._recording import Number, Numbers, Recording, Stack, Unrecorded, is_array, leave, level_of, parts_of
 
 
 @functools.cache
@@ -136,6 +122,8 @@ def _values(level: int, operands: Sequence[Leaf]) -> list[Any]:
 
 
 def _two(ufunc: np.ufunc, first: Leaf, second: Leaf) -> Any:
+    if is_array(first) or is_array(second):
+        leave(first if level_of(first) > 0 else second)
     level, (symbol, rules) = _level(first, second), OF_TWO[ufunc]
     is_moving = [level_of(each) == level for each in (first, second)]
     sides = [each.recorded_tangents if moves else None for each, moves in zip((first, second), is_moving, strict=True)]

@@ -6,18 +6,16 @@ time or on states. Anything else that somebody asks of it ends the recording; se
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-import autograd.numpy as anp
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.own_rules import REFUSERS
-from dagad._tracing.private import numpy_wrapper
 from dagad._tracing.stacked_tangents import INDICES, NUMBERS, has_stock_rule
 from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
+from dagad.solvers._recorded_rules import COMPARISONS, OF_ONE, OF_TWO, OPERATE, POWER, Rule
 
 MOST_LINES = 10_000  # of a program: to compile them takes a tenth of a second
 
@@ -26,49 +24,6 @@ class NotRecorded(NotDifferentiableError):
     """Raised inside the user's function where it does what can't be written down; nobody else meets it."""
 
 
-class Rule(NamedTuple):
-    """What an operation does to tangents: `v` is its value, `f` a factor that all directions share."""
-
-    function: Any
-    tangent: str
-    factor: str = ""
-
-
-def _rules(
-    symbol: str, function: Any, both: str, of_first: str, of_second: str, factor: str = ""
-) -> tuple[str, tuple[Rule, Rule, Rule]]:
-    """As in `stacked_tangents`: where both operands move, where the first does, where the second does."""
-    return symbol, (Rule(function, both), Rule(function, of_first), Rule(function, of_second, factor))
-
-
-OF_TWO: dict[np.ufunc, tuple[str, tuple[Rule, Rule, Rule]]] = {
-    np.multiply: _rules("*", anp.multiply, "{dx} * {y} + {x} * {dy}", "{dx} * {y}", "{x} * {dy}"),
-    np.add: _rules("+", anp.add, "{dx} + {dy}", "{dx}", "{dy}"),
-    np.subtract: _rules("-", anp.subtract, "{dx} - {dy}", "{dx}", "-{dy}"),
-    np.true_divide: _rules("/", anp.true_divide, "({dx} - {v} * {dy}) / {y}", "{dx} / {y}", "{dy} * {f}", "-{v} / {y}"),
-}
-OPERATE = {"*": operator.mul, "+": operator.add, "-": operator.sub, "/": operator.truediv}
-POWER = Rule(numpy_wrapper.power, "{dx} * {f}", "{y} * {x} ** {less}")
-OF_ONE: dict[np.ufunc, Rule] = {
-    np.negative: Rule(anp.negative, "-{dx}"),
-    np.exp: Rule(anp.exp, "{v} * {dx}"),
-    np.log: Rule(anp.log, "{dx} / {x}"),
-    np.sin: Rule(anp.sin, "{dx} * {f}", "float(cos({x}))"),
-    np.cos: Rule(anp.cos, "-{dx} * {f}", "float(sin({x}))"),
-    np.tanh: Rule(anp.tanh, "{dx} / {f}", "float(cosh({x})) ** 2"),
-    np.sinh: Rule(anp.sinh, "{dx} * {f}", "float(cosh({x}))"),
-    np.cosh: Rule(anp.cosh, "{dx} * {f}", "float(sinh({x}))"),
-    np.sqrt: Rule(anp.sqrt, "{dx} * 0.5 * {f}", "{x} ** -0.5"),
-    np.square: Rule(anp.square, "{dx} * 2 * {x}"),
-    np.log1p: Rule(anp.log1p, "{dx} / {f}", "{x} + 1"),
-}
-NAMES = {ufunc.__name__: ufunc for ufunc in OF_ONE}
-COMPARISONS: dict[np.ufunc, tuple[str, Function]] = {
-    np.less: ("<", operator.lt),
-    np.less_equal: ("<=", operator.le),
-    np.greater: (">", operator.gt),
-    np.greater_equal: (">=", operator.ge),
-}
 _KEPT = (
     "A right-hand side of a differential equation has kept a value of an earlier call, which belonged to a derivative. "
     "Keep nothing between calls: a slope is a function of the time and the states that it is given."
@@ -88,10 +43,15 @@ class Recording:
         Lines.
     is_open
         Whether everything so far is written down, and more may come.
+    most_lines
+        Of more the recording is given up.
+    array
+        What arrays of numbers are, a kind of `Numbers`.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count, self.is_open = count, True
+    def __init__(self, count: int, array: type[Numbers] | None = None) -> None:
+        self.count, self.is_open, self.most_lines = count, True, MOST_LINES
+        self.array = Numbers if array is None else array
         self.constants: dict[str, Any] = {}
         self.ahead: list[str] = []
         self.body: list[str] = []
@@ -121,7 +81,7 @@ class Recording:
         """Write an operation down: how its value is found, and its tangents where it moves."""
         moves, varies = any(each.is_moving for each in operands), any(each.is_varying for each in operands)
         lines, name = self.body if varies else self.ahead, self._new_name("v")
-        if (moves and (rule is None or not has_stock_rule(rule.function))) or self.n_lines > MOST_LINES:
+        if (moves and (rule is None or not has_stock_rule(rule.function))) or self.n_lines > self.most_lines:
             self.give_up()
         lines.append(f"{name} = {source}")
         if moves and rule is not None:
@@ -133,6 +93,62 @@ class Recording:
                 tangent = rule.tangent.format(dx=f"{x}_{number}", dy=f"{y}_{number}", **names)
                 lines.append(f"{name}_{number} = {tangent}")
         return Number(self, name, value, moves, varies)
+
+    def named(self, source: str, numbers: Sequence[Number]) -> str:
+        """Write down what is made of numbers, an array for the most part; return its name."""
+        return self.names_of(f"[{source}]", 1, numbers)[0]
+
+    def names_of(self, source: str, n: int, numbers: Sequence[Number]) -> list[str]:
+        """Write down what gives `n` parts, and return the names of these."""
+        names = [self._new_name("v") for _ in range(n)]
+        self._lines_of(numbers).append(f"{', '.join(names)}, = {source}")
+        return names
+
+    def several(self, source: str, values: np.ndarray, numbers: Sequence[Number]) -> list[Number]:
+        """Write down what gives several numbers at once, which don't move."""
+        varies = any(each.is_varying for each in numbers)
+        names = self.names_of(source, len(values), numbers)
+        return [Number(self, name, value, False, varies) for name, value in zip(names, values, strict=True)]
+
+    def moved(self, found: Sequence[Number], source: str, numbers: Sequence[Number]) -> list[Number]:
+        """Write down what gives the tangents of several numbers at once, a row for each direction."""
+        if self.count:
+            rows = [", ".join(f"{each.term}_{number}" for each in found) for number in range(self.count)]
+            self._lines_of(numbers).append(f"{', '.join(f'({row},)' for row in rows)}, = {source}")
+        return [Number(self, each.term, each.recorded_number, True, each.is_varying) for each in found]
+
+    def moved_as(self, found: Number, tangent: str, of: Number, factor: str = "") -> Number:
+        """Write down the tangents of a number, from those of another."""
+        for number in range(self.count):
+            line = tangent.format(dx=f"{of.term}_{number}", x=of.term, v=found.term, f=factor)
+            self._lines_of([found]).append(f"{found.term}_{number} = {line}")
+        return Number(self, found.term, found.recorded_number, True, found.is_varying)
+
+    def moving(self, number: Number) -> Number:
+        """Return a number that has tangents, of zero where it did not move."""
+        if number.is_moving:
+            return number
+        (name,) = self.names_of(f"[{number.term}]", 1, [number])
+        return self.moved_as(Number(self, name, number.recorded_number, False, number.is_varying), "0.0", number)
+
+    def of_constants(self, constants: np.ndarray) -> Numbers:
+        """Return an array that does not move as numbers."""
+        if constants.dtype != float or not constants.ndim:
+            self.give_up()
+        flat = list(map(self.number, constants.flat))
+        return self.array(self, np.arange(len(flat)).reshape(constants.shape), flat.__getitem__)
+
+    def of_parts(self, parts: Sequence[Any]) -> Numbers:
+        """Return numbers as an array, all of which move if one does."""
+        cells = list(map(self.number, parts))
+        if any(cell.is_moving for cell in cells):
+            cells = list(map(self.moving, cells))
+        return self.array(self, np.arange(len(cells)), cells.__getitem__)
+
+    def _lines_of(self, numbers: Sequence[Number]) -> list[str]:
+        if self.n_lines > self.most_lines:
+            self.give_up()
+        return self.body if any(each.is_varying for each in numbers) else self.ahead
 
     def decided(self, compare: Function, symbol: str, first: Leaf, second: Leaf) -> bool:
         """Return what a comparison finds; where it comes out otherwise, the program returns None."""
@@ -196,12 +212,16 @@ class Numbers(Unrecorded):
         Which numbers these are, an array.
     number
         Returns a number, by its place.
+    still
+        An array of parameters alone and its stack of tangents; None for what varies.
     """
 
-    __slots__ = ("_number", "_places", "recording")
+    __slots__ = ("_number", "_places", "recording", "still")
 
-    def __init__(self, recording: Recording, places: np.ndarray, number: Callable[[int], Any]) -> None:
-        self.recording, self._places, self._number = recording, places, number
+    def __init__(
+        self, recording: Recording, places: np.ndarray, number: Callable[[int], Any], still: Any = None
+    ) -> None:
+        self.recording, self._places, self._number, self.still = recording, places, number, still
 
     shape = property(lambda self: self._places.shape)
     ndim = property(lambda self: self._places.ndim)
@@ -222,7 +242,10 @@ class Numbers(Unrecorded):
             self.recording.give_up()
         places = self._places[where]
         if isinstance(places, np.ndarray):
-            return Numbers(self.recording, places, self._number)
+            still = self.still
+            if still is not None:
+                still = still[0][where], still[1][(slice(None), *(where if type(where) is tuple else (where,)))]
+            return type(self)(self.recording, places, self._number, still)
         return self._number(int(places))
 
 
@@ -237,9 +260,21 @@ def _has_tangents(operand: Leaf) -> bool:
     return level_of(operand) > 0
 
 
+def is_array(operand: Any) -> bool:
+    """Return whether an operand is an array, recorded or not."""
+    return type(operand) is np.ndarray or is_recorded(operand)
+
+
+def is_recorded(operand: Any) -> bool:
+    """Return whether an operand is an array of recorded numbers."""
+    return hasattr(type(operand), "still")
+
+
 def parts_of(recording: Recording, slope: Leaf, n: int) -> Sequence[Any]:
     """Return the numbers that a right-hand side has returned, in a list or a stack."""
     parts: Any = slope.parts if type(slope) is Stack else slope
+    if is_recorded(parts) and parts.ndim == 1 and parts.recording is recording:
+        parts = list(parts)
     if type(parts) not in (list, tuple) or len(parts) != n:
         recording.give_up()
     return list(parts)
@@ -247,10 +282,14 @@ def parts_of(recording: Recording, slope: Leaf, n: int) -> Sequence[Any]:
 
 def _operators(ufunc: np.ufunc) -> tuple[Any, Any]:
     def forward(self: Number, other: Leaf) -> Any:
-        return NotImplemented if _has_tangents(other) else _two(self.recording, ufunc, self, other)
+        if _has_tangents(other) or is_array(other):
+            return NotImplemented
+        return of_two(self.recording, ufunc, self, other)
 
     def reflected(self: Number, other: Leaf) -> Any:
-        return NotImplemented if _has_tangents(other) else _two(self.recording, ufunc, other, self)
+        if _has_tangents(other) or is_array(other):
+            return NotImplemented
+        return of_two(self.recording, ufunc, other, self)
 
     return forward, reflected
 
@@ -302,13 +341,15 @@ class Number(Unrecorded):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method != "__call__" or kwargs:
             self.recording.give_up()
-        if any(map(_has_tangents, inputs)):
+        if any(_has_tangents(each) or is_recorded(each) for each in inputs):
             return NotImplemented
+        if any(map(is_array, inputs)):  # a constant, with a number
+            return ufunc(*[self.recording.of_constants(each) if is_array(each) else each for each in inputs])
         if ufunc in COMPARISONS:
             symbol, compare = COMPARISONS[ufunc]
             return self.recording.decided(compare, symbol, *inputs)
         if ufunc in OF_TWO:
-            return _two(self.recording, ufunc, *inputs)
+            return of_two(self.recording, ufunc, *inputs)
         if ufunc in OF_ONE and ufunc is not np.negative:
             source = f"float({ufunc.__name__}({self.term}))"
             return self.recording.done(OF_ONE[ufunc], ufunc(self.recorded_number), source, self)
@@ -316,6 +357,10 @@ class Number(Unrecorded):
 
     def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
         if func is np.stack and len(args) == 1 and not kwargs and type(args[0]) in (list, tuple):
+            if any(map(is_array, args[0])):
+                self.recording.give_up()
+            if not any(map(_has_tangents, args[0])):
+                return self.recording.of_parts(args[0])
             return Stack(self.recording, args[0])
         return self.recording.give_up() if kwargs else _of_still(self.recording, func, args)
 
@@ -338,7 +383,8 @@ def leave(operand: Unrecorded, *_: str) -> NoReturn:
 REFUSERS[Number] = REFUSERS[Numbers] = REFUSERS[Stack] = leave
 
 
-def _two(recording: Recording, ufunc: np.ufunc, first: Leaf, second: Leaf) -> Number:
+def of_two(recording: Recording, ufunc: np.ufunc, first: Leaf, second: Leaf) -> Number:
+    """Write arithmetic of two numbers down."""
     x, y = recording.number(first), recording.number(second)
     symbol, (both, of_first, of_second) = OF_TWO[ufunc]
     rule = both if x.is_moving and y.is_moving else of_first if x.is_moving else of_second
@@ -373,4 +419,4 @@ def entries(recording: Recording, leaf: Array, stack: Array) -> Any:
         return known[place]
 
     places = np.arange(flat.size).reshape(np.shape(leaf))
-    return Numbers(recording, places, number) if places.ndim else number(0)
+    return recording.array(recording, places, number, (leaf, stack)) if places.ndim else number(0)

@@ -65,6 +65,42 @@ def in_an_array(t: Any, y: Any, p: Any) -> Any:
     return 2.0 * np.stack([-p[0] * y[0], p[1] * y[0] - p[2] * y[1]])
 
 
+COUPLING = np.array([[0.3, -1.1], [0.7, 0.2]])
+SHAPES = np.array([[1.0, 0.2, 0.1], [0.4, -0.3, 0.6]])
+
+
+def of_entries(t: Any, y: Any, p: Any) -> Any:
+    return p[0] * y * (1.0 - y / p[2]) + np.array([0.1, -0.2]) * p[1] + (3.0 - p[:2]) * t / 9.0 + (p[0] - y)
+
+
+def of_functions(t: Any, y: Any, p: Any) -> Any:
+    rates = np.exp(-(y**2)) + np.sqrt(1.0 + np.square(y)) - np.log1p(y**2) / (2.0 + np.cos(y))
+    return -rates * y + p[1:] * np.sin(t * y) + np.tanh(y) ** 3 * np.exp(-p[:2])
+
+
+def of_neighbours(t: Any, y: Any, p: Any) -> Any:
+    around = np.concatenate([y[1:], y[:1]]) + np.concatenate([y[:1], np.zeros(1)]) - 2.0 * y
+    return around + (SHAPES @ p) * y * (1.0 - y)
+
+
+def of_matrices(t: Any, y: Any, p: Any) -> Any:
+    return np.stack([p[:2], -p[1:]]) @ y + COUPLING @ np.tanh(COUPLING @ y) - np.dot(y, COUPLING) * p[2]
+
+
+def of_sums(t: Any, y: Any, p: Any) -> Any:
+    return [np.sum(y * p[:2]) - np.dot(y, p[1:]) * y[0], y @ y - np.sum(p) * y[1]]
+
+
+def of_parts_alone(t: Any, y: Any, p: Any) -> Any:
+    return np.stack([p[0] - y[0], y[1] * 0.0 - p[1]]) + p[2] + np.array([0.5]) * y[:1]
+
+
+def written_into(t: Any, y: Any, p: Any) -> Any:
+    slope = p[:2] * y
+    slope *= 0.5
+    return slope - y
+
+
 def by_a_number(t: Any, y: Any, p: Any) -> Any:
     return [-p[0] * y[0] * math.cos(t), p[1] * y[0]]
 
@@ -83,7 +119,8 @@ RECORDED = [
     of_constants,
     in_a_stack,
 ]
-FOLLOWED = [in_an_array, by_a_number]
+IN_ARRAYS = [in_an_array, of_entries, of_functions, of_neighbours, of_matrices, of_sums, of_parts_alone]
+FOLLOWED = [by_a_number, written_into]
 
 
 def states(field: Field, theta: Any, method: str = "RK45", **options: Any) -> Any:
@@ -131,7 +168,7 @@ class Calls:
 
 @pytest.mark.each_value("each way of writing a right-hand side, by each method")
 @pytest.mark.parametrize("method", ["RK45", "DOP853", "Radau", "BDF", "LSODA"])
-@pytest.mark.parametrize("field", RECORDED + FOLLOWED)
+@pytest.mark.parametrize("field", RECORDED + IN_ARRAYS + FOLLOWED)
 def test_recorded_slopes_have_the_bits_of_followed_ones(
     field: Field, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +193,7 @@ def curvatures(field: Field, method: str) -> Any:
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", ["RK45", "BDF", "LSODA"])
-@pytest.mark.parametrize("field", RECORDED + FOLLOWED)
+@pytest.mark.parametrize("field", RECORDED + IN_ARRAYS + FOLLOWED)
 def test_second_derivatives_of_recorded_slopes_have_the_bits_of_followed_ones(
     field: Field, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +229,7 @@ def test_third_derivatives_of_recorded_slopes_have_the_bits_of_followed_ones(
     assert found == third()
 
 
-@pytest.mark.parametrize("field", RECORDED)
+@pytest.mark.parametrize("field", RECORDED + IN_ARRAYS)
 def test_a_right_hand_side_of_numbers_is_followed_where_it_decides_otherwise_only(
     field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
