@@ -27,6 +27,7 @@ from dagad._types import Array, Cotangent, Function, Value
 from dagad._values import pytree
 from dagad.solvers._equations import Equation, Field, is_kind_of
 from dagad.solvers._integration import FiniteSlope, check_solved, not_finite, solved
+from dagad.solvers._stepping import quick
 
 
 class InTime(Protocol):
@@ -199,6 +200,7 @@ def _along(options: dict[str, Any], times: np.ndarray) -> dict[str, Any]:
     if is_kind_of(method, "LSODA"):  # which knows one limit only
         usual = (ends[-1] - ends[0]) / (len(ends) - 1)
         return {"max_step": min(options.get("max_step", np.inf), usual)}
+    method = quick(method)
     base = getattr(integrate, method) if isinstance(method, str) else method
     return {"method": type(base.__name__, (_AlongSteps, base), {"ends": ends})}
 

@@ -22,6 +22,7 @@ from dagad._words import described
 from dagad.solvers._equations import Field, Settings, Written, is_implicit, is_kind_of
 from dagad.solvers._given import Given, is_anything_traced, plain, refuse_traced_options, taken
 from dagad.solvers._integration import check_solved, pattern_of, solved
+from dagad.solvers._stepping import quick
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
@@ -190,6 +191,7 @@ _EVENTS = (
 
 def _found(may_go_back: bool, sensitivity: str, *args: Any, **options: Any) -> tuple[Any, str]:
     """Return what scipy finds, as a function of time too if somebody may go back along it, and how to differentiate."""
+    options["method"] = quick(options["method"])
     if not may_go_back or options["dense_output"]:
         return solved(*args, **options), sensitivity
     try:
