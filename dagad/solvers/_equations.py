@@ -269,7 +269,8 @@ class Extended:
 
         params = [leaves[place] for place in self._moving]
         with contextlib.ExitStack() as stack:
-            bare, there = stack.enter_context(self._below.bare_field(leaves)), None
+            bare = functools.cache(lambda: stack.enter_context(self._below.bare_field(leaves)))  # seldom needed
+            there = None
             if params:
                 others = list(map(nearby, params))
                 there = others, stack.enter_context(self._below.bare_field(at(others)))

@@ -46,18 +46,18 @@ def _compiled(source: str) -> Callable[..., Any]:
     return made
 
 
-def _program(recording: Recording, ends: Sequence[Number], n_states: int) -> Callable[..., Any]:
-    """Return the slopes as a function of the time, and of the states with their tangents."""
-    states = [f"y{place}" for place in range(n_states)]
-    moved = [f"{state}_{number}" for number in range(recording.count) for state in states]
+def _program(recording: Recording, ends: Sequence[Number], constants: dict[str, Any], count: int) -> Callable[..., Any]:
+    """Return the slopes as a function of the time, and of the states with their tangents in some directions."""
+    states, directions = [f"y{place}" for place in range(len(ends))], range(count)
+    moved = [f"{state}_{number}" for number in directions for state in states]
     found = [end.term for end in ends]
-    tangents = [f"{end.term}_{n}" if end.is_moving else "0.0" for n in range(recording.count) for end in ends]
-    lines = [f"def make({', '.join(recording.constants)}):"]
-    lines += [f"    {line}" for line in recording.ahead]
+    tangents = [f"{end.term}_{number}" if end.is_moving else "0.0" for number in directions for end in ends]
+    lines = [f"def make({', '.join(constants)}):"]
+    lines += [f"    {line}" for line, is_value in recording.ahead if is_value or count]
     lines.append(f"    def slopes(t, {', '.join([*states, *moved])}):")
-    lines += [f"        {line}" for line in recording.body]
+    lines += [f"        {line}" for line, is_value in recording.body if is_value or count]
     lines += [f"        return [{', '.join([*found, *tangents])}]", "    return slopes"]
-    made: Callable[..., Any] = _compiled("\n".join(lines))(*recording.constants.values())
+    made: Callable[..., Any] = _compiled("\n".join(lines))(*constants.values())
     return made
 
 
@@ -69,7 +69,7 @@ class RecordedSlopes:
     written
         Returns the slopes of the states alone at some parameters, as they can be recorded.
     bare
-        The same at those that are given, of plain states.
+        Returns the same at those that are given, of plain states.
     nearby
         Other parameters, and the same at these; None where slopes are compared at those that are given.
     params, stacks
@@ -83,7 +83,7 @@ class RecordedSlopes:
     def __init__(
         self,
         written: Callable[[Sequence[Any]], Field],
-        bare: Field,
+        bare: Callable[[], Field],
         nearby: tuple[Sequence[Any], Field] | None,
         params: Sequence[Any],
         stacks: Sequence[Any],
@@ -150,7 +150,7 @@ class RecordedSlopes:
         probe = self._probes.get(program)
         if program in self._new or (probe is None) != (self._nearby is None):
             return None
-        field = self._bare if self._nearby is None else self._nearby[1]
+        field = self._bare() if self._nearby is None else self._nearby[1]
 
         def slopes(t: float, y: list[float]) -> list[float]:
             found: list[float] = program(t, *y)
@@ -176,7 +176,7 @@ class RecordedSlopes:
                 there = None
             if there is not None and isfinite(sum(there)):
                 return _are_same(slope, there, len(y))
-        return _are_same(self._bare(t, y.copy()), found, len(y))
+        return _are_same(self._bare()(t, y.copy()), found, len(y))
 
     def _give_up(self) -> None:
         self._programs.clear()
@@ -190,9 +190,10 @@ class RecordedSlopes:
         recording, n, is_right = Recording(self._count, RecordedArray), len(y) // (1 + self._count), False
         try:
             if y.dtype == FLOAT:
-                program = self._recorded(recording, self._params, t, y[:n])
+                ends = self._recorded(recording, self._params, t, y[:n])
+                program = _program(recording, ends, recording.constants, self._count)
                 if self._nearby is not None:
-                    self._probes[program] = self._recorded(Recording(0, RecordedArray), self._nearby[0], t, y[:n])
+                    self._probes[program] = self._probe(recording, ends, self._nearby[0], t, y[:n])
                 found = program(float(t), *y.tolist())
                 # The function sees each state that this sees: what it keeps of one is found out at the next.
                 is_right = np.array(found, float).tobytes() == usual.tobytes() and self._is(program, found, t, y[:n])
@@ -206,13 +207,26 @@ class RecordedSlopes:
         recording.is_open = False
         self._n_lines += recording.n_lines
 
-    def _recorded(self, recording: Recording, params: Sequence[Any], t: Leaf, y: Array) -> Callable[..., Any]:
-        """Return the program of a call at some parameters, a time and some states."""
+    def _recorded(self, recording: Recording, params: Sequence[Any], t: Leaf, y: Array) -> list[Number]:
+        """Record a call at some parameters, a time and some states; return the slopes."""
         states = [Number(recording, f"y{place}", y[place], moves=True, varies=True) for place in range(len(y))]
-        given = [entries(recording, leaf, stack) for leaf, stack in zip(params, self._stacks, strict=True)]
+        leaves = enumerate(zip(params, self._stacks, strict=True))
+        given = [entries(recording, leaf, stack, param) for param, (leaf, stack) in leaves]
         time = Number(recording, "t", t, moves=False, varies=True)
         slope = self._written(given)(time, recording.of_parts(states))
-        return _program(recording, list(map(recording.number, parts_of(recording, slope, len(y)))), len(y))
+        return list(map(recording.number, parts_of(recording, slope, len(y))))
+
+    def _probe(
+        self, recording: Recording, ends: Sequence[Number], params: Sequence[Any], t: Leaf, y: Array
+    ) -> Callable[..., Any]:
+        """Return the program at other parameters, without tangents; recorded anew where parameters alone decided."""
+        if not recording.is_portable:
+            recording = Recording(0, RecordedArray)
+            ends = self._recorded(recording, params, t, y)
+            return _program(recording, ends, recording.constants, 0)
+        taken = {name: float(np.ravel(params[param])[place]) for name, (param, place) in recording.taken.items()}
+        names = {name: value for name, value in recording.constants.items() if name not in recording.tangents}
+        return _program(recording, ends, names | taken, 0)
 
 
 def _are_same(slope: Any, found: Sequence[float], n: int) -> bool:

@@ -191,7 +191,7 @@ def _by_numpy(x: Numbers, rule: Rule, function: Callable[[Any], Any], source: st
     factors = [""] * len(found)
     if rule.factor:
         factor = rule.factor.replace("float(", "(").format(x=array, **names)
-        factors = recording.names_of(f"({factor}).tolist()", len(found), numbers)
+        factors = recording.names_of(f"({factor}).tolist()", len(found), numbers, is_value=False)
     each = zip(found, numbers, factors, strict=True)
     return recording.of_parts([recording.moved_as(value, rule.tangent, of, f) for value, of, f in each])
 
@@ -229,13 +229,16 @@ class _Side(NamedTuple):
 def _side(recording: Recording, operand: Any) -> _Side:
     if is_recorded(operand) and operand.still is not None:
         leaf, stack = operand.still
+        recording.is_portable = False
         return _Side(recording.constant(leaf), leaf, recording.constant(stack), ())
     if type(operand) is np.ndarray and operand.dtype == FLOAT:
         return _Side(recording.constant(operand), operand, "", ())
     if not is_recorded(operand):
         recording.give_up()
     _, numbers = _cells(recording, operand)
-    stack = recording.named(_stack(recording, numbers), numbers) if numbers[0].is_moving and recording.count else ""
+    stack = (
+        recording.named(_stack(recording, numbers), numbers, False) if numbers[0].is_moving and recording.count else ""
+    )
     return _Side(recording.named(_array(numbers), numbers), _values(numbers), stack, numbers)
 
 

@@ -40,7 +40,13 @@ class Recording:
     constants
         Numbers, functions and arrays that the program is given, by their names.
     ahead, body
-        Lines.
+        Lines, and whether each is there for values, too: others are for tangents alone.
+    taken
+        Constants that are parameters, by their names: which parameter, and which place in it.
+    tangents
+        Names of constants that are tangents of these.
+    is_portable
+        Whether the same is done at other parameters: nothing has been decided by these alone, or found beforehand.
     is_open
         Whether everything so far is written down, and more may come.
     most_lines
@@ -53,8 +59,11 @@ class Recording:
         self.count, self.is_open, self.most_lines = count, True, MOST_LINES
         self.array = Numbers if array is None else array
         self.constants: dict[str, Any] = {}
-        self.ahead: list[str] = []
-        self.body: list[str] = []
+        self.ahead: list[tuple[str, bool]] = []
+        self.body: list[tuple[str, bool]] = []
+        self.taken: dict[str, tuple[int, int]] = {}
+        self.tangents: set[str] = set()
+        self.is_portable = True
         self._n_names = 0
 
     def give_up(self) -> NoReturn:
@@ -83,25 +92,25 @@ class Recording:
         lines, name = self.body if varies else self.ahead, self._new_name("v")
         if (moves and (rule is None or not has_stock_rule(rule.function))) or self.n_lines > self.most_lines:
             self.give_up()
-        lines.append(f"{name} = {source}")
+        lines.append((f"{name} = {source}", True))
         if moves and rule is not None:
             x, y = operands[0].term, operands[-1].term
             names |= {"v": name, "x": x, "y": y, "f": f"{name}_f"}
             if rule.factor:
-                lines.append(f"{name}_f = {rule.factor.format(**names)}")
+                lines.append((f"{name}_f = {rule.factor.format(**names)}", False))
             for number in range(self.count):
                 tangent = rule.tangent.format(dx=f"{x}_{number}", dy=f"{y}_{number}", **names)
-                lines.append(f"{name}_{number} = {tangent}")
+                lines.append((f"{name}_{number} = {tangent}", False))
         return Number(self, name, value, moves, varies)
 
-    def named(self, source: str, numbers: Sequence[Number]) -> str:
+    def named(self, source: str, numbers: Sequence[Number], is_value: bool = True) -> str:
         """Write down what is made of numbers, an array for the most part; return its name."""
-        return self.names_of(f"[{source}]", 1, numbers)[0]
+        return self.names_of(f"[{source}]", 1, numbers, is_value)[0]
 
-    def names_of(self, source: str, n: int, numbers: Sequence[Number]) -> list[str]:
+    def names_of(self, source: str, n: int, numbers: Sequence[Number], is_value: bool = True) -> list[str]:
         """Write down what gives `n` parts, and return the names of these."""
         names = [self._new_name("v") for _ in range(n)]
-        self._lines_of(numbers).append(f"{', '.join(names)}, = {source}")
+        self._lines_of(numbers).append((f"{', '.join(names)}, = {source}", is_value))
         return names
 
     def several(self, source: str, values: np.ndarray, numbers: Sequence[Number]) -> list[Number]:
@@ -114,14 +123,14 @@ class Recording:
         """Write down what gives the tangents of several numbers at once, a row for each direction."""
         if self.count:
             rows = [", ".join(f"{each.term}_{number}" for each in found) for number in range(self.count)]
-            self._lines_of(numbers).append(f"{', '.join(f'({row},)' for row in rows)}, = {source}")
+            self._lines_of(numbers).append((f"{', '.join(f'({row},)' for row in rows)}, = {source}", False))
         return [Number(self, each.term, each.recorded_number, True, each.is_varying) for each in found]
 
     def moved_as(self, found: Number, tangent: str, of: Number, factor: str = "") -> Number:
         """Write down the tangents of a number, from those of another."""
         for number in range(self.count):
             line = tangent.format(dx=f"{of.term}_{number}", x=of.term, v=found.term, f=factor)
-            self._lines_of([found]).append(f"{found.term}_{number} = {line}")
+            self._lines_of([found]).append((f"{found.term}_{number} = {line}", False))
         return Number(self, found.term, found.recorded_number, True, found.is_varying)
 
     def moving(self, number: Number) -> Number:
@@ -145,7 +154,7 @@ class Recording:
             cells = list(map(self.moving, cells))
         return self.array(self, np.arange(len(cells)), cells.__getitem__)
 
-    def _lines_of(self, numbers: Sequence[Number]) -> list[str]:
+    def _lines_of(self, numbers: Sequence[Number]) -> list[tuple[str, bool]]:
         if self.n_lines > self.most_lines:
             self.give_up()
         return self.body if any(each.is_varying for each in numbers) else self.ahead
@@ -155,7 +164,9 @@ class Recording:
         x, y = self.number(first), self.number(second)
         outcome = bool(compare(x.recorded_number, y.recorded_number))
         if x.is_varying or y.is_varying:
-            self.body.append(f"if ({x.term} {symbol} {y.term}) is not {outcome}: return None")
+            self.body.append((f"if ({x.term} {symbol} {y.term}) is not {outcome}: return None", True))
+        elif x.is_moving or y.is_moving:
+            self.is_portable = False
         return outcome
 
     @property
@@ -405,16 +416,24 @@ def _of_still(recording: Recording, function: Function, args: Args) -> Number:
     return recording.done(None, found, f"float({recording.constant(function)}({', '.join(names)}))", *numbers)
 
 
-def entries(recording: Recording, leaf: Array, stack: Array) -> Any:
-    """Return a parameter that moves, as a number or as numbers that become constants where somebody takes them."""
+def entries(recording: Recording, leaf: Array, stack: Array, param: int | None = None) -> Any:
+    """Return what moves by a stack as a number or an array, whose numbers become constants where somebody takes them.
+
+    `param` is which parameter it is; None for what was found from several.
+    """
     flat, tangents = np.ravel(leaf), stack.reshape(len(stack), -1)
     known: dict[int, Number] = {}
+    if param is None:
+        recording.is_portable = False
 
     def number(place: int) -> Number:
         if place not in known:
             name = recording.constant(float(flat[place]))
-            moved = enumerate(tangents[: recording.count])
-            recording.constants.update((f"{name}_{n}", float(row[place])) for n, row in moved)
+            moved = {f"{name}_{n}": float(row[place]) for n, row in enumerate(tangents[: recording.count])}
+            recording.constants.update(moved)
+            recording.tangents.update(moved)
+            if param is not None:
+                recording.taken[name] = param, place
             known[place] = Number(recording, name, flat[place], moves=True, varies=False)
         return known[place]
 
