@@ -26,7 +26,8 @@ from dagad.solvers._recording import Number, Numbers, Recording, entries, is_rec
 
 _ADDED = frozenset({np.add, np.subtract})
 _PRODUCTS = frozenset({np.matmul, np.dot})
-MOST_OF_ARRAYS = 500  # lines of a program: of more, arrays of numpy's are as quick, and nothing has to be compiled
+# Numbers of an array with its tangents, and lines of a program: of more, following arrays is as quick (measured).
+MOST_ENTRIES, MOST_OF_ARRAYS = 60, 1000
 
 
 def _operators(ufunc: np.ufunc) -> tuple[Any, Any]:
@@ -138,7 +139,8 @@ def _cells(recording: Recording, operand: Any) -> tuple[int | None, Sequence[Num
         operand = recording.of_constants(operand)
     if not is_recorded(operand):
         return None, [recording.number(operand)]
-    if operand.ndim != 1 or operand.recording is not recording:
+    is_large = operand.size * (1 + recording.count) > MOST_ENTRIES
+    if operand.ndim != 1 or is_large or operand.recording is not recording:
         recording.give_up()
     return len(operand), [recording.number(each) for each in operand]
 

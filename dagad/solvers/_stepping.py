@@ -10,7 +10,6 @@ may be rounded otherwise than scipy's: so sensitivities are integrated by this, 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -233,8 +232,10 @@ class _FloatSteps(_Solver):
         """Return where a step ends, and its stages."""
         quick = self._field.numbers
         if quick is not None:
-            with contextlib.suppress(Exception):  # arrays meet it too
+            try:
                 return self._advance(quick, *step)
+            except Exception:  # arrays meet it too
+                pass
         return self._advance(self._slopes, *step)
 
     def _step_impl(self) -> tuple[bool, str | None]:
