@@ -157,7 +157,7 @@ class RecordedSlopes:
             there = found[:n] if probe is None else probe(t, *y[:n])
             slope = field(np.float64(t), np.array(y[:n]))
             if there != (slope if type(slope) is list else list(slope)) or not isfinite(sum(there) + sum(found)):
-                raise NotRecorded
+                raise NotRecorded("The function itself returns other slopes than its program, or some are not finite.")
             return found
 
         return slopes

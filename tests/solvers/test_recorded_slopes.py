@@ -384,6 +384,18 @@ def by_the_type_of_states(t: Any, y: Any, p: Any) -> Any:
     return [-rate * y[0], p[2] * y[0]]
 
 
+def by_the_type_of_an_array(t: Any, y: Any, p: Any) -> Any:
+    return -(p[:2] if type(y * 1.0) is np.ndarray else p[1:]) * y
+
+
+def by_the_class_of_an_array(t: Any, y: Any, p: Any) -> Any:
+    return -(p[:2] if isinstance(p[:2] * y, np.ndarray) else p[1:]) * y
+
+
+def by_what_an_array_holds(t: Any, y: Any, p: Any) -> Any:
+    return -(p[:2] if np.all(y < 2.0 * p[0]) else p[1:]) * y
+
+
 def test_names_that_a_number_may_have_are_those_of_no_recorded_one() -> None:
     """Or code that asks for them, of what may be a number or have one, would lose its tangents."""
     recording = _recording.Recording(1)
@@ -411,12 +423,13 @@ def test_second_derivatives_of_a_right_hand_side_that_asks_for_a_number_inside_a
 ASKING = [
     *(of_a_users_rule, by_its_class, by_its_digits, by_an_attribute),
     *(by_the_type_of_the_time, by_the_type_of_states),
+    *(by_the_type_of_an_array, by_the_class_of_an_array, by_what_an_array_holds),
 ]
 
 
 @pytest.mark.parametrize("field", ASKING)
 def test_right_hand_sides_that_ask_what_a_number_is_are_followed(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = np.array([0.5, 0.5, 1.3])  # with the same values, and other derivatives
+    rates = np.array([0.5, 0.5, 0.5])  # with the same values, and other derivatives
     calls = Calls(monkeypatch)
     found = dagad.jacfwd(lambda theta: states(field, theta))(rates)
     assert not calls.by_program
