@@ -15,10 +15,12 @@ from dagad._errors import ClosureError
 from dagad._values.baseline import SOME, copied, some_bits_of, some_numbers_in
 from dagad._values.before import can_be_made
 from dagad._values.kinds import CELL, CONTAINERS, FUNCTION, MAPPING, METHOD, PARTIAL, SET, kind_of
-from dagad._values.picture import ANY, Picture, counts_unnamed, entries_of
+from dagad._values.picture import Picture, counts_unnamed, entries_of
 from dagad._values.reach import (
+    ANY,
     MISSING,
     NOTHING,
+    WHOLE,
     Key,
     Reach,
     contents_of,
@@ -94,10 +96,10 @@ class Named:
         if key in self._reach.slots:
             slot = self._reach.slots[key]
             return not self._are_alike(slot.value, slot.now())
-        if not isinstance(key, tuple):
-            return self._is_read(key, set())
         number, name = key
         noted = self._known[number]
+        if name is WHOLE:
+            return self._is_read(number, set())
         if name is ANY or not (self._picture.names(noted.part, name) and self._is_read(number, set())):
             return False
         was, value = ((entries_of(noted.part, held) or {}).get(name, MISSING) for held in (noted.held, noted.now()))
@@ -161,7 +163,7 @@ class Named:
         if not changed:
             return made
         slots = changed & self._reach.slots.keys()
-        parts = set(map(_part_of, changed - slots))
+        parts = {number for number, _ in changed - slots}
         graph = affected(self._reach, slots, parts) if self._fixed.isdisjoint(parts) else None
         copies = {key: self._copies.get(key) for key in parts if self._known[key].numbers is not None}
         if graph is not None and all(copy is not None for copy in copies.values()):
@@ -180,10 +182,9 @@ class Named:
         """Return what the user would call what has changed."""
         if key in self._reach.slots:
             return self._reach.slots[key].label
-        if isinstance(key, tuple):
-            number, name = key
-            return f"{_label_of_entry(self._known[number].part, name)} of {self._label_of_part(number, set())}"
-        return self._label_of_part(key, set())
+        number, name = key
+        label = self._label_of_part(number, set())
+        return label if name is WHOLE else f"{_label_of_entry(self._known[number].part, name)} of {label}"
 
     def _label_of_part(self, number: int, seen: set[int]) -> str:
         for slot in self._reach.slots.values():
@@ -212,10 +213,6 @@ def _label_of_entry(part: Any, name: Any) -> str:
     if isinstance(name, int) or kind is MAPPING:
         return f"[{name!r}]" if kind in CONTAINERS else "a part"
     return f"`{name if isinstance(name, str) else name[1]}`"
-
-
-def _part_of(key: Key) -> int:
-    return key[0] if isinstance(key, tuple) else key
 
 
 _MADE_AGAIN = CONTAINERS | {FUNCTION, CELL, PARTIAL, METHOD}

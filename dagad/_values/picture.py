@@ -17,10 +17,9 @@ from dagad._values.bytecode import TAKERS, names_of, read_in, takes_all_attribut
 from dagad._values.contents import wrapped_in
 from dagad._values.homes import is_installed
 from dagad._values.kinds import INSTANCE, MAPPING, SERIES, SET, kind_of
-from dagad._values.reach import MISSING, Contents, Key, Reach, is_long, owned_by_libraries
+from dagad._values.reach import ANY, MISSING, WHOLE, Contents, Key, Reach, is_long, owned_by_libraries
 from dagad._values.walk import runs_unnamed
 
-ANY = object()  # any entry that comes or goes
 counts_unnamed = functools.partial(runs_unnamed, frozenset())
 
 
@@ -54,29 +53,27 @@ class Picture:
         """Yield what is another object by now, or has other numbers, whether or not it is like what was there."""
         yield from (key for key in self.reach.rebound() if key not in besides)
         for number, noted in self.known.items():
-            if number not in besides and noted.has_changed():
+            if (number, WHOLE) not in besides and noted.has_changed():
                 yield from (key for key in entries_changed(noted) if key not in besides)
 
     def have_grown(self, changed: set[Key]) -> bool:
         """Return whether all is there that was, of what has changed: a list, say, may have become longer."""
-        numbers = {key[0] if isinstance(key, tuple) else key for key in changed if key not in self.reach.slots}
+        numbers = {number for number, _ in changed}
         return changed.isdisjoint(self.reach.slots) and all(self.known[number].has_grown() for number in numbers)
 
     def note_anew(self, changed: set[Key]) -> bool:
         """Note numbers that have changed; return whether that is all, and nothing leads to anything else now."""
-        for key in changed:
-            noted = None if isinstance(key, tuple) else self.known[key]
+        for number, name in changed:
+            noted = self.known[number] if name is WHOLE else None
             if noted is None or noted.numbers is None or differ(noted.held, noted.now()):
                 return False
-            self.known[id(noted.part)] = noted._replace(numbers=noted.look.numbers(noted.part))
+            self.known[number] = noted._replace(numbers=noted.look.numbers(noted.part))
         return True
 
     def may_be_read(self, key: Key) -> bool:
         """Return whether something may be read: an attribute that no function names is not, nor one only counted up."""
-        if not isinstance(key, tuple) or key in self.reach.slots or key[1] is ANY:
-            return True
-        part, name = self.known[key[0]].part, key[1]
-        return self.names(part, name)
+        number, name = key
+        return name in (WHOLE, ANY) or key in self.reach.slots or self.names(self.known[number].part, name)
 
     def names(self, part: Any, name: Any) -> bool:
         """Return whether functions name an attribute of an object; entries of anything else need no name."""
@@ -110,7 +107,7 @@ def entries_changed(noted: Noted) -> Iterator[Key]:
     part, before, now, number = noted.part, noted.held, noted.now(), id(noted.part)
     old, new = (entries_of(part, held) if noted.numbers is None else None for held in (before, now))
     if old is None or new is None or (kind_of(type(part)) is SERIES and len(before.rest) != len(now.rest)):
-        yield number
+        yield number, WHOLE
         return
     for name in {**old, **new}:
         was, value = old.get(name, MISSING), new.get(name, MISSING)

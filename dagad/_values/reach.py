@@ -37,8 +37,8 @@ _PLAIN = frozenset(
 _LONG = (MAPPING, SERIES, SET)
 # Libraries whose objects hold what users gave them, as attributes.
 _HOLDERS = frozenset({"numpy", "queue", "scipy", "weakref"})
-# A name in a scope, by the id of the scope; an entry of a part, by the id of the part; or a whole part.
-Key = tuple[int, Any] | int
+WHOLE, ANY = object(), object()  # a part as a whole; any entry of one that comes or goes
+Key = tuple[int, Any]  # a name in a scope, by the id of the scope; an entry of a part, by the id of the part
 
 
 class Contents(NamedTuple):

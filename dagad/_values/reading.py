@@ -25,7 +25,7 @@ from dagad._values.canonical import is_written_elsewhere, library_of
 from dagad._values.homes import is_installed, root_of
 from dagad._values.kinds import INSTANCE, SERIES, kind_of
 from dagad._values.picture import Picture, counts_unnamed
-from dagad._values.reach import Key, Reach, is_closed_to_us, opened_in_full
+from dagad._values.reach import WHOLE, Key, Reach, is_closed_to_us, opened_in_full
 from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 
 
@@ -171,9 +171,10 @@ def _look_at(fun: object) -> Picture | None:
 
 def _is_a_log(picture: Picture, key: Key) -> bool:
     """Return whether what has changed is a list into which only texts came since."""
-    if isinstance(key, tuple) or kind_of(type(picture.known[key].part)) is not SERIES:
+    number, name = key
+    if name is not WHOLE or kind_of(type(picture.known[number].part)) is not SERIES:
         return False
-    noted = picture.known[key]
+    noted = picture.known[number]
     before, now = ([each for each in held.rest if type(each) is not str] for held in (noted.held, noted.now()))
     return len(before) == len(now) and all(map(operator.is_, before, now))
 

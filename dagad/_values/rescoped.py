@@ -29,8 +29,8 @@ def affected(reach: Reach, changed: set[Key], parts: set[int]) -> Affected | Non
     keys, found, before = set(changed), set(parts), (-1, -1)
     while before != (len(keys), len(found)):
         before = len(keys), len(found)
-        scopes = {key[0] for key in keys if isinstance(key, tuple)}
-        keys.update(key for key in reach.written if isinstance(key, tuple) and key[0] in scopes)
+        scopes = {number for number, _ in keys}
+        keys.update(key for key in reach.written if key[0] in scopes)
         found.update(reader for key in keys for reader in reach.readers.get(key, ()))
         found |= leading_to(found, reach.owners)
         keys.update(key for key, slot in reach.slots.items() if id(slot.value) in found)
