@@ -100,7 +100,8 @@ class RecordedSlopes:
 
     def __call__(self, t: Leaf, y: Array) -> Any:
         if self._quick is not None:  # nearly always
-            with contextlib.suppress(Exception):  # the tracer meets it too, and says whose it is
+            # The tracer meets errors too, and says whose they are; of parameters nearby nobody is told.
+            with contextlib.suppress(Exception), np.errstate(all="ignore"):
                 return np.array(self._quick(float(t), y.tolist()), float)
         found = self._by_program(t, y) if self._programs else None
         if found is None:
@@ -171,7 +172,8 @@ class RecordedSlopes:
         probe = self._probes.get(program)
         if probe is not None and self._nearby is not None:
             try:
-                there, slope = probe(float(t), *y.tolist()), self._nearby[1](t, y.copy())
+                with np.errstate(all="ignore"):  # nobody has asked for these parameters
+                    there, slope = probe(float(t), *y.tolist()), self._nearby[1](t, y.copy())
             except Exception:  # it may not be defined there
                 there = None
             if there is not None and isfinite(sum(there)):
@@ -193,7 +195,8 @@ class RecordedSlopes:
                 ends = self._recorded(recording, self._params, t, y[:n])
                 program = _program(recording, ends, recording.constants, self._count)
                 if self._nearby is not None:
-                    self._probes[program] = self._probe(recording, ends, self._nearby[0], t, y[:n])
+                    with np.errstate(all="ignore"):
+                        self._probes[program] = self._probe(recording, ends, self._nearby[0], t, y[:n])
                 found = program(float(t), *y.tolist())
                 # The function sees each state that this sees: what it keeps of one is found out at the next.
                 is_right = np.array(found, float).tobytes() == usual.tobytes() and self._is(program, found, t, y[:n])

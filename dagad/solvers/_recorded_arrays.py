@@ -17,7 +17,7 @@ import numpy as np
 from dagad._tracing.forward import TangentNode
 from dagad._tracing.own_rules import REFUSERS
 from dagad._tracing.patches import patches
-from dagad._tracing.private import numpy_wrapper
+from dagad._tracing.private import box_types, numpy_wrapper
 from dagad._tracing.stacked_tangents import FLOAT, NUMBERS, has_stock_rule
 from dagad._tracing.traced_array import TracedArray, new_box
 from dagad._types import Args, Function, Kwargs, Leaf
@@ -83,6 +83,7 @@ class RecordedArray(Numbers):
 
 # A primitive that the user gave a rule has not that of its code.
 REFUSERS[RecordedArray] = leave
+box_types.add(RecordedArray)  # as in `_recording`
 
 
 def _of_one(x: Numbers, ufunc: np.ufunc) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dagad._tracing.own_rules import REFUSERS
+from dagad._tracing.private import box_types
 from dagad._tracing.stacked_tangents import NUMBERS, has_stock_rule
 from dagad._types import Args, Array, Function, Kwargs, Leaf
 from dagad.solvers._recorded_rules import COMPARISONS, OF_ONE, OF_TWO, OPERATE, POWER, Rule
@@ -110,6 +111,7 @@ for _name, _compared in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "
 
 # A primitive that the user gave a rule has not that of its code.
 REFUSERS[Moved] = leave
+box_types.add(Moved)  # as in `_recording`
 
 
 def _level(*operands: Leaf) -> int:

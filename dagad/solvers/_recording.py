@@ -13,6 +13,7 @@ import numpy as np
 
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.own_rules import REFUSERS
+from dagad._tracing.private import box_types
 from dagad._tracing.stacked_tangents import INDICES, NUMBERS, has_stock_rule
 from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
 from dagad.solvers._recorded_rules import COMPARISONS, OF_ONE, OF_TWO, OPERATE, POWER, Rule
@@ -203,7 +204,11 @@ class Unrecorded(metaclass=_KnownByType):
     __eq__ = __ne__ = __hash__ = _refused  # who asks may look for what he remembers
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _refused
     __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = _refused
-    __lt__ = __le__ = __gt__ = __ge__ = __divmod__ = __abs__ = __round__ = _refused
+    __lt__ = __le__ = __gt__ = __ge__ = __divmod__ = __rdivmod__ = __abs__ = __round__ = _refused
+    # Without these Python says that there is no such operation, and who tries first goes another way.
+    __pos__ = __invert__ = __trunc__ = __floor__ = __ceil__ = __bytes__ = __delitem__ = _refused
+    __getitem__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refused
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refused
     __array_ufunc__ = __array_function__ = __copy__ = __deepcopy__ = __reduce_ex__ = _refused
     __str__ = __repr__ = __format__ = _refused
     __class__ = property(_refused)  # `isinstance` asks for it: a time would be a float
@@ -392,6 +397,8 @@ def leave(operand: Unrecorded, *_: str) -> NoReturn:
 
 # A primitive that the user gave a rule has not that of its code.
 REFUSERS[Number] = REFUSERS[Numbers] = REFUSERS[Stack] = leave
+# `getval` of autograd's takes a value out of a traced one, whose tangents are lost: what is recorded is asked, too.
+box_types.update({Number, Numbers, Stack})
 
 
 def of_two(recording: Recording, ufunc: np.ufunc, first: Leaf, second: Leaf) -> Number:

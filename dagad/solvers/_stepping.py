@@ -243,7 +243,8 @@ class _FloatSteps(_Solver):
         quick = self._field.numbers
         if quick is not None:
             try:
-                return self._advance(quick, *step)
+                with np.errstate(all="ignore"):  # it computes at other parameters, too
+                    return self._advance(quick, *step)
             except Exception:  # arrays meet it too
                 pass
         return self._advance(self._slopes, *step)

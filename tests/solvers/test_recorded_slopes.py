@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from autograd.extend import defjvp, primitive
+from autograd.extend import Box, defjvp, primitive
+from autograd.tracer import getval
 
 import dagad
 from dagad._tracing import stacked_tangents
@@ -526,3 +527,76 @@ def test_complex_states_are_followed() -> None:
         return np.real(found.y[0, -1])
 
     np.testing.assert_allclose(dagad.grad(end)(0.7), -np.sin(0.7), rtol=1e-6)
+
+
+def late(t: Any) -> Any:
+    """Return a factor that is zero at first, when slopes are compared."""
+    return np.maximum(0.0, t - 1.0)
+
+
+def by_a_value_taken_out(t: Any, y: Any, p: Any) -> Any:
+    return [-p[0] * y[0], late(t) * getval(p[2]) * y[1] + late(t) * getval(y[0])]
+
+
+def by_an_array_taken_out(t: Any, y: Any, p: Any) -> Any:
+    return late(t) * getval(p[:2]) * y - p[1:] * getval(y)
+
+
+def by_whether_it_is_traced(t: Any, y: Any, p: Any) -> Any:
+    return [-p[0] * y[0], late(t) * (p[2] if type(y[0]) in Box.types else 1.0 * p[1]) * y[1]]
+
+
+@pytest.mark.parametrize("field", [by_a_value_taken_out, by_an_array_taken_out, by_whether_it_is_traced])
+def test_derivatives_do_not_go_through_a_value_that_was_taken_out_of_what_is_traced(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def derivatives() -> list[Any]:
+        hessian = dagad.hessian(lambda theta: np.sum(states(field, theta) ** 2))(THETA)
+        return [dagad.jacfwd(lambda theta: states(field, theta))(THETA).tobytes(), hessian.tobytes()]
+
+    found = derivatives()
+    followed(monkeypatch)
+    assert found == derivatives()
+
+
+ATTEMPTS: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "trunc": (math.trunc, 0),
+    "floor": (math.floor, 0),
+    "ceil": (math.ceil, 1),
+    "plus": (lambda x: math.floor(+x), 0),
+    "divmod": (lambda x: divmod(x, 1.0)[0], 0),
+    "entry": (lambda x: math.floor(x[()]), 0),
+}
+
+
+@pytest.mark.parametrize(("attempt", "at_first"), ATTEMPTS.values(), ids=ATTEMPTS)
+def test_what_a_right_hand_side_tries_in_vain_is_tried_by_the_tracer(
+    attempt: Callable[[Any], Any], at_first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state that stays zero does not show in values what its rate is."""
+
+    def field(t: Any, y: Any, p: Any) -> Any:
+        try:
+            rate = attempt(t)
+        except TypeError:
+            rate = at_first
+        return [-p[0] * y[0], (1.0 + rate) * p[2] * y[1]]
+
+    def zero_at_first(theta: Any) -> Any:
+        start = [1.0, theta[1] - 0.4]
+        return solve_ivp(field, (0.5, 2.5), start, args=(theta,), sensitivity="forward").y[:, -1]
+
+    found = dagad.jacfwd(zero_at_first)(THETA)
+    followed(monkeypatch)
+    assert found.tobytes() == dagad.jacfwd(zero_at_first)(THETA).tobytes()
+
+
+def test_nobody_is_warned_of_parameters_nearby() -> None:
+    def field(t: Any, y: Any, p: Any) -> Any:
+        return [-np.sqrt(1.0 + 1e-8 - p[0]) * y[0] - p[1] * y[0], p[1] * y[0] + y[1] * 0.1]
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for method in ["RK45", "BDF"]:
+            dagad.jacfwd(lambda theta, by=method: states(field, theta, by))(np.array([1.0, 0.3, 0.5]))
+    assert not seen
