@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import array
 import copy
+import ctypes
 import functools
 import io
 import itertools
+import mmap
 import operator
 import random
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from types import CellType, FunctionType, GeneratorType
@@ -37,8 +40,9 @@ from dagad._values.reach import (
     opened_in_full,
 )
 
-_BYTES: Any = (bytearray, memoryview, array.array)
-_GENERATORS: Any = (np.random.Generator, np.random.RandomState, random.Random)
+_BYTES: Any = (bytearray, memoryview, array.array, mmap.mmap)
+_OF_C: Any = ctypes.Structure.__base__  # of its arrays and numbers, too
+GENERATORS: Any = (np.random.Generator, np.random.RandomState, random.Random)
 # What is in one stays there; what is remembered may come and go, and is like what would be computed.
 _FIXED = HOMES | {CACHED, FIXED, FROZEN_SET, METHOD, WRAPPER}
 BLOCK = 2**20  # bytes that are laid out at a time
@@ -119,12 +123,13 @@ def numbers_in(part: Any) -> object:
     """
     cls: Any = type(part)
     if issubclass(cls, np.ndarray):
-        return None if part.dtype.hasobject or is_frozen(part) else bits_of(part.view(np.ndarray))
+        return None if part.dtype.hasobject or is_frozen(part) else bits_of(_bare(part))
     if cls is GeneratorType:  # what is in its variables is among its parts
         return None if part.gi_frame is None else part.gi_frame.f_lasti
     if kind_of(cls) is not INSTANCE:
         return object() if is_drawn_from(cls) else None
-    if not is_closed_to_us(cls) or (read := _numbers_of_class(cls)) is None:
+    read = _numbers_of_class(cls) if is_closed_to_us(cls) or issubclass(cls, _OF_C) else None
+    if read is None:
         return None
     try:
         return read(part)
@@ -134,9 +139,12 @@ def numbers_in(part: Any) -> object:
 
 def some_numbers_in(part: Any) -> object:
     """Return the same, of a large array in some places, and of a long container how long it is."""
-    if issubclass(type(part), np.ndarray):
-        return None if part.dtype.hasobject or is_frozen(part) else some_bits_of(part.view(np.ndarray))
-    return len(part) if is_long(part) else numbers_in(part)
+    cls: Any = type(part)
+    if issubclass(cls, np.ndarray):
+        return None if part.dtype.hasobject or is_frozen(part) else some_bits_of(_bare(part))
+    if is_long(part):
+        return len(part)
+    return _of_tensor(part, some_bits_of) if is_tensor(cls) else numbers_in(part)
 
 
 EXACT, SOME = Look(opened_in_full, numbers_in), Look(some_of, some_numbers_in)
@@ -147,13 +155,32 @@ def _numbers_of_class(cls: Any) -> Callable[[Any], object] | None:
     """Return what says what is in an object of a library's, for its class."""
     if issubclass(cls, _BYTES):
         return _bytes_in
+    if issubclass(cls, _OF_C):
+        return bytes
+    if is_tensor(cls):
+        return functools.partial(_of_tensor, bits=bits_of)
     if issubclass(cls, io.BytesIO):
         return _bytes_in_a_file
-    if issubclass(cls, _GENERATORS):
+    if issubclass(cls, GENERATORS):
         return _position_of
     if library_of_class(cls) is not None:
         return _digest_of
     return _nothing_like_it if is_drawn_from(cls) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def is_tensor(cls: Any) -> bool:
+    """Return whether a class is one of torch's arrays, or derives from one."""
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(cls, torch.Tensor)
+
+
+def _of_tensor(part: Any, bits: Callable[[Array], object]) -> object:
+    """Return the bits of a tensor; of one that numpy can't show how often it was written into."""
+    try:
+        return bits(part.detach().cpu().numpy())
+    except Exception:  # of a kind that numpy has not, or one that is traced
+        return part._version
 
 
 def _nothing_like_it(part: Any) -> object:
@@ -177,6 +204,11 @@ def _position_of(generator: Any) -> str:
     if isinstance(generator, np.random.Generator):
         return repr(generator.bit_generator.state)
     return repr(generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate())
+
+
+def _bare(part: Any) -> Array:
+    """Return an array as numpy's own class, whatever a class of the user's makes of views."""
+    return np.ndarray.view(part, np.ndarray)
 
 
 def bits_of(part: Array) -> object:
@@ -205,8 +237,15 @@ def copied(part: Any) -> Any:
     """Return a copy of a small array, buffer or table, which can be put in its place; None of anything else."""
     cls: Any = type(part)
     if issubclass(cls, np.ndarray):
-        return None if part.dtype.hasobject or part.size > SMALL else part.copy()
+        return None if part.dtype.hasobject or part.size > SMALL else _copied(part)
     if issubclass(cls, bytearray | array.array):
         return copy.copy(part) if len(part) <= SMALL else None
     is_table = kind_of(cls) is INSTANCE and is_closed(root_of(cls)) and library_of(part) == "pandas"
-    return part.copy() if is_table and part.size <= SMALL else None
+    return _copied(part) if is_table and part.size <= SMALL else None
+
+
+def _copied(part: Any) -> Any:
+    try:
+        return part.copy()
+    except Exception:  # of a class of the user's that can't be made so
+        return None

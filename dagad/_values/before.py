@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dagad._errors import ClosureError
 from dagad._values.baseline import SOME, Noted, copied
 from dagad._values.closures import Make, as_now, carriers_of, taken_out, unchanged
-from dagad._values.kinds import CELL, kind_of
+from dagad._values.kinds import CELL, INSTANCE, kind_of
 from dagad._values.reach import held_by, is_part, opened, owned_by_libraries
 from dagad._values.walk import Walk, leading_to, leads_nowhere
 
@@ -100,9 +100,12 @@ def _known(fun: object) -> tuple[dict[int, Noted], dict[int, Any]]:
 
 
 def can_be_made(part: object) -> bool:
-    """Return whether something can be made again, with other things in it."""
+    """Return whether something can be made again, with other things in it: not what has more than its attributes."""
+    kind = kind_of(type(part))
+    if kind is INSTANCE and opened(part).rest:
+        return False
     try:
-        kind_of(type(part)).making(part)
+        kind.making(part)
     except ClosureError:
         return False
     return True

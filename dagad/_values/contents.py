@@ -22,6 +22,7 @@ from types import (
     CodeType,
     FunctionType,
     GeneratorType,
+    GetSetDescriptorType,
     MemberDescriptorType,
     MethodWrapperType,
     SimpleNamespace,
@@ -71,9 +72,7 @@ def attributes_of(obj: object) -> tuple[list[Attribute], list[Any]]:
     if issubclass(type(obj), threading.local):
         own = threading.local.__getattribute__(obj, "__dict__")  # type: ignore[arg-type]  # what this thread has there
     else:
-        own = (
-            object.__getattribute__(obj, "__dict__") if type(obj).__dictoffset__ else None
-        )  # not by code of the user's
+        own = _dict_of(obj) if type(obj).__dictoffset__ else None
     keys: list[Attribute] = list(own) if own else []
     values: list[Any] = list(own.values()) if own else []
     for cls in type(obj).__mro__:
@@ -86,6 +85,16 @@ def attributes_of(obj: object) -> tuple[list[Attribute], list[Any]]:
                         continue
                     keys.append((cls, key))
     return keys, values
+
+
+def _dict_of(obj: object) -> dict[str, Any] | None:
+    """Return the attributes of an object, not by code of the user's."""
+    try:
+        own: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+    except Exception:  # of a property of that name, as what stands for another object has
+        kept = (vars(cls).get("__dict__") for cls in type(obj).__mro__)
+        return next((slot.__get__(obj) for slot in kept if type(slot) is GetSetDescriptorType), None)
+    return own
 
 
 def set_attributes(made: object, keys: Sequence[Attribute], values: Sequence[Any]) -> None:

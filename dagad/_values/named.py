@@ -15,14 +15,13 @@ from dagad._errors import ClosureError
 from dagad._values.baseline import SOME, copied, some_bits_of, some_numbers_in
 from dagad._values.before import can_be_made
 from dagad._values.kinds import CELL, CONTAINERS, FUNCTION, MAPPING, METHOD, PARTIAL, SET, kind_of
-from dagad._values.picture import Picture, counts_unnamed, entries_of
+from dagad._values.picture import ByName, Picture, entries_of
 from dagad._values.reach import (
     ANY,
     MISSING,
     NOTHING,
     WHOLE,
     Key,
-    Reach,
     contents_of,
     held_by,
     is_long,
@@ -56,8 +55,10 @@ class Named:
     def __init__(self, fun: object, now: object) -> None:
         """Note what functions name; `now` are the same with variables of their own: see `closures.as_now`."""
         self._own, self._seen = set[Key](), set[Key]()
-        self._reach = Reach(fun, counts_unnamed)
-        self._picture = Picture(self._reach, SOME)
+        inside, later = ByName(opened_with_memory), ByName(SOME.held)
+        self._reach = inside.reach(fun)
+        later.names = inside.names
+        self._picture = Picture(self._reach, SOME._replace(held=later))
         self._known, self._codes = self._picture.known, self._picture.codes
         self._picture.add(self._reach.named)
         found = ((key, copied(noted.part)) for key, noted in self._known.items() if noted.numbers is not None)
@@ -95,11 +96,11 @@ class Named:
             return False
         if key in self._reach.slots:
             slot = self._reach.slots[key]
-            return not self._are_alike(slot.value, slot.now())
+            return self._picture.names_in(slot) and not self._are_alike(slot.value, slot.now())
         number, name = key
         noted = self._known[number]
         if name is WHOLE:
-            return self._is_read(number, set())
+            return not self._picture.is_drawn_from_only(number) and self._is_read(number, set())
         if name is ANY or not (self._picture.names(noted.part, name) and self._is_read(number, set())):
             return False
         was, value = ((entries_of(noted.part, held) or {}).get(name, MISSING) for held in (noted.held, noted.now()))
@@ -166,7 +167,8 @@ class Named:
         parts = {number for number, _ in changed - slots}
         graph = affected(self._reach, slots, parts) if self._fixed.isdisjoint(parts) else None
         copies = {key: self._copies.get(key) for key in parts if self._known[key].numbers is not None}
-        if graph is not None and all(copy is not None for copy in copies.values()):
+        rest = [self._known[key].part for key in parts - copies.keys()]
+        if graph is not None and not any(each is None for each in copies.values()) and all(map(can_be_made, rest)):
             held = {key: self._known[key].held for key in parts}
             try:
                 return made_again(made, graph, self._reach, held, copies)

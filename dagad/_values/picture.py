@@ -6,21 +6,73 @@ Solvers refuse or put back what others have changed (`named`), pullbacks that fu
 
 from __future__ import annotations
 
+import enum
 import functools
 import operator
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from dagad._values.baseline import Look, Noted, differ
+from dagad._values.baseline import GENERATORS, Look, Noted, differ
 from dagad._values.bytecode import TAKERS, names_of, read_in, takes_all_attributes
 from dagad._values.contents import wrapped_in
 from dagad._values.homes import is_installed
 from dagad._values.kinds import INSTANCE, MAPPING, SERIES, SET, kind_of
-from dagad._values.reach import ANY, MISSING, WHOLE, Contents, Key, Reach, is_long, owned_by_libraries
+from dagad._values.reach import ANY, MISSING, WHOLE, Contents, Key, Reach, Slot, is_long, owned_by_libraries
 from dagad._values.walk import runs_unnamed
 
+# By what it is said where a generator stands.
+_PLACES = frozenset("bit_generator get_state getstate jumped spawn state __getstate__ __reduce__".split())
 counts_unnamed = functools.partial(runs_unnamed, frozenset())
+
+
+class ByName:
+    """What parts hold, as `inside` says; of the user's own objects the attributes that functions name.
+
+    An object may lead to a whole program, of which a function reads a number.
+    """
+
+    __slots__ = ("_inside", "left_out", "names")
+
+    def __init__(self, inside: Callable[[Any], Contents]) -> None:
+        self._inside, self.left_out = inside, set[str]()
+        self.names: frozenset[str] | None = frozenset()  # None for all
+
+    def __call__(self, part: Any) -> Contents:
+        cls: Any = type(part)
+        held = self._inside(part)
+        if self.names is None or not held.attributes or not _is_bare(cls):
+            return held
+        words = [name if isinstance(name, str) else name[1] for name in held.attributes]
+        places = [place for place, word in enumerate(words) if word in self.names]
+        if len(places) == len(words):
+            return held
+        self.left_out.update(words)
+        attributes, values = ([every[place] for place in places] for every in (held.attributes, held.values))
+        return held._replace(attributes=attributes, values=values)
+
+    def reach(self, fun: object, most: int = sys.maxsize) -> Reach:
+        """Return what a function reaches."""
+        while True:
+            self.left_out.clear()
+            reach = Reach(fun, counts_unnamed, self, most)
+            codes = reach.codes.values()
+            if self.names is None or reach.is_full:
+                return reach
+            if any(map(takes_all_attributes, codes)) or hands_on(reach):
+                self.names = None
+                continue
+            found = self.names.union(*map(read_in, codes))
+            if self.left_out.isdisjoint(found - self.names):
+                return reach
+            self.names = found
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_bare(cls: type) -> bool:
+    """Return whether a class is the user's, with all that it derives from, and a kind of nothing else."""
+    return kind_of(cls) is INSTANCE and not any(is_installed(each.__module__) for each in cls.__mro__[:-1])
 
 
 class Picture:
@@ -73,20 +125,39 @@ class Picture:
     def may_be_read(self, key: Key) -> bool:
         """Return whether something may be read: an attribute that no function names is not, nor one only counted up."""
         number, name = key
-        return name in (WHOLE, ANY) or key in self.reach.slots or self.names(self.known[number].part, name)
+        if name is WHOLE:
+            return not self.is_drawn_from_only(number)
+        return name is ANY or key in self.reach.slots or self.names(self.known[number].part, name)
+
+    def is_drawn_from_only(self, number: int) -> bool:
+        """Return whether a part is a generator, and no function asks where that stands.
+
+        Who draws from one moves it: one that only others move, and no function that ran, is not read.
+        """
+        if not issubclass(type(self.known[number].part), GENERATORS):
+            return False
+        return not any(takes_all_attributes(code) or not _PLACES.isdisjoint(read_in(code)) for code in self.codes)
 
     def names(self, part: Any, name: Any) -> bool:
         """Return whether functions name an attribute of an object; entries of anything else need no name."""
-        if kind_of(type(part)) is not INSTANCE:
+        if kind_of(type(part)) is not INSTANCE or isinstance(name, int):
             return True
-        word = name[1] if isinstance(name, tuple) else name
-        if any(word in read_in(code) or takes_all_attributes(code) for code in self.codes) or self._hands_on():
-            return True
-        return any(word in _names_of_class(cls) for cls in type(part).__mro__ if is_installed(cls.__module__))
+        return self._names_in(type(part), name[1] if isinstance(name, tuple) else name)
 
-    def _hands_on(self) -> bool:
-        """Return whether functions hold what reads attributes that no code names, such as `operator.attrgetter`."""
-        return any(_takes_attributes(part) for parts in (self.reach.held, self.reach.named) for part in parts.values())
+    def _names_in(self, home: Any, word: str) -> bool:
+        if any(word in read_in(code) or takes_all_attributes(code) for code in self.codes) or hands_on(self.reach):
+            return True
+        classes = home.__mro__ if isinstance(home, type) else ()
+        return any(word in _names_of_class(cls) for cls in classes if is_installed(cls.__module__))
+
+    def names_in(self, slot: Slot) -> bool:
+        """Return whether a name in a module or a class may be read: one that is only bound or counted up is not."""
+        return slot.is_global or slot.name.startswith("__") or self._names_in(slot.home, slot.name)
+
+
+def hands_on(reach: Reach) -> bool:
+    """Return whether functions hold what reads attributes that no code names, such as `operator.attrgetter`."""
+    return any(_takes_attributes(part) for parts in (reach.held, reach.named) for part in parts.values())
 
 
 def _takes_attributes(part: Any) -> bool:
@@ -109,6 +180,10 @@ def entries_changed(noted: Noted) -> Iterator[Key]:
     if old is None or new is None or (kind_of(type(part)) is SERIES and len(before.rest) != len(now.rest)):
         yield number, WHOLE
         return
+    if kind_of(type(part)) is MAPPING and [name for name in old if name in new] != [
+        name for name in new if name in old
+    ]:
+        yield number, WHOLE  # in another order
     for name in {**old, **new}:
         was, value = old.get(name, MISSING), new.get(name, MISSING)
         if was is not value:
@@ -123,9 +198,15 @@ def entries_of(part: Any, held: Contents) -> dict[Any, Any] | None:
     if kind is SET:
         return None
     own = dict(zip(held.attributes, held.values, strict=True))
+    if issubclass(type(part), enum.Enum):  # it notes what it has been asked for
+        own = {name: value for name, value in own.items() if not _is_of_enum(name)}
     if kind is not MAPPING:
         return {**dict(enumerate([*held.first, *held.rest])), **own}
     count = len(held.rest) // 2
     if not all(type(key) is str for key in held.rest[:count]):
         return None
     return {**dict(zip(held.rest[:count], held.rest[count:], strict=False)), **own}
+
+
+def _is_of_enum(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith("_") and name.endswith("_")

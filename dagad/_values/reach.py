@@ -90,13 +90,39 @@ def _opened(part: Any, has_memory: bool, is_whole: bool) -> Contents:
     if kind is INSTANCE:
         if issubclass(cls, weakref.ref):  # of a dict of weak values, say
             return Contents((part(),), (), (), ())
+        if cls in weakref.ProxyTypes:
+            return Contents(_stood_for_by(part), (), (), ())
+        if root_of(cls) == "torch" and hasattr(cls, "parameters"):  # a layer; its attributes are many, and torch's
+            return Contents((), [*part.parameters(), *part.buffers()], (), ())
         is_holder = not is_closed_to_us(cls) or issubclass(cls, threading.local) or root_of(cls) in _HOLDERS
         return contents_of(part) if is_holder else NOTHING
     if kind in HOMES or (cls is np.ndarray and not part.dtype.hasobject):
         return NOTHING
     if kind is CACHED and has_memory:
-        return Contents(gc.get_referents(part), (), (), ())
+        return Contents(gc.get_referents(part) if is_whole else _remembered_by(part), (), (), ())
     return NOTHING if not is_whole and kind in _LONG and n_items(part) > SMALL else contents_of(part)
+
+
+def _stood_for_by(proxy: Any) -> list[Any]:
+    """Return what a weak proxy stands for, if that is there: a method that it is asked for is bound to it."""
+    try:
+        return [proxy.__dir__.__self__]
+    except Exception:
+        return []
+
+
+def _remembered_by(cached: Any) -> list[Any]:
+    """Return the function that `functools.lru_cache` calls, and what it remembers.
+
+    Not the dict which has all that, and changes whenever it remembers or forgets something; it stands before the
+    function.
+    """
+    found = gc.get_referents(cached)
+    for place in range(1, len(found)):
+        if found[place] is cached.__wrapped__ and type(found[place - 1]) is dict:
+            own = found.pop(place - 1)
+            return [*found, *own, *own.values()]
+    return found
 
 
 def is_part(part: object) -> bool:

@@ -24,8 +24,8 @@ from dagad._values.bytecode import globals_of
 from dagad._values.canonical import is_written_elsewhere, library_of
 from dagad._values.homes import is_installed, root_of
 from dagad._values.kinds import INSTANCE, SERIES, kind_of
-from dagad._values.picture import Picture, counts_unnamed
-from dagad._values.reach import WHOLE, Key, Reach, is_closed_to_us, opened_in_full
+from dagad._values.picture import ByName, Picture
+from dagad._values.reach import WHOLE, Key, is_closed_to_us, opened_in_full
 from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 
 
@@ -161,10 +161,11 @@ def _look_at(fun: object) -> Picture | None:
     """Return what a function reads, as it is now; None where that is too much to be looked at."""
     own = set[int]()
     _note_own(fun, own, set())
-    reach = Reach(fun, counts_unnamed, opened_in_full, MOST)
+    inside = ByName(opened_in_full)
+    reach = inside.reach(fun, MOST)
     if reach.is_full:
         return None
-    picture = Picture(reach, Look(opened_in_full, functools.partial(_numbers_in, own)))
+    picture = Picture(reach, Look(inside, functools.partial(_numbers_in, own)))
     picture.add(reach.held | reach.named)
     return picture
 
@@ -202,15 +203,22 @@ def _numbers_in(own: Container[int], part: Any) -> object:
     if issubclass(cls, np.ndarray) and not part.dtype.hasobject:
         if id(part) in own or not _is_lent(part, 0):
             return None
-        return object() if part.nbytes > SMALL else checksum(part.view(np.ndarray))
+        return object() if part.nbytes > SMALL else checksum(np.ndarray.view(part, np.ndarray))
     return object() if kind_of(cls) is INSTANCE and is_closed_to_us(cls) and _is_large(part) else numbers_in(part)
 
 
 def _is_large(part: Any) -> bool:
     """Return whether to look at all that is in a table or a buffer takes longer than most functions."""
     if issubclass(type(part), bytearray | memoryview):
-        return len(part) > SMALL
+        return _length(part) > SMALL
     return library_of(part) is not None and not getattr(part, "size", SMALL) <= SMALL // 8
+
+
+def _length(part: Any) -> int:
+    try:
+        return len(part)
+    except ValueError:  # of a view of memory that was released
+        return 0
 
 
 def _is_lent(part: Array, alone: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ class Affected(NamedTuple):
 def affected(reach: Reach, changed: set[Key], parts: set[int]) -> Affected | None:
     """Return all that depends on names and parts that have changed; None where it is in a class or a module.
 
+    None, too, where weak references alone lead to something: nobody would hold another one.
     What functions bind in a scope of which they get a copy counts as well: all of them have to see it.
     """
     keys, found, before = set(changed), set(parts), (-1, -1)
@@ -34,6 +36,9 @@ def affected(reach: Reach, changed: set[Key], parts: set[int]) -> Affected | Non
         found.update(reader for key in keys for reader in reach.readers.get(key, ()))
         found |= leading_to(found, reach.owners)
         keys.update(key for key, slot in reach.slots.items() if id(slot.value) in found)
+    weak = {key for key in found if issubclass(type(reach.part(key)), weakref.ref)}
+    if weak and any(weak.issuperset(reach.owners.get(key, (key,))) for key in found):
+        return None
     asked = [reach.slots[key] for key in keys]
     return Affected(asked, found) if all(slot.is_global for slot in asked) else None
 

@@ -570,7 +570,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Any], Any], int]] = {
 
 
 @pytest.mark.parametrize(("attempt", "at_first"), ATTEMPTS.values(), ids=ATTEMPTS)
-def test_what_a_right_hand_side_tries_in_vain_is_tried_by_the_tracer(
+def test_the_tracer_tries_whatever_a_right_hand_side_tries_in_vain(
     attempt: Callable[[Any], Any], at_first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state that stays zero does not show in values what its rate is."""
