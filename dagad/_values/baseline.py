@@ -171,8 +171,8 @@ def _numbers_of_class(cls: Any) -> Callable[[Any], object] | None:
 @functools.lru_cache(maxsize=1024)
 def is_tensor(cls: Any) -> bool:
     """Return whether a class is one of torch's arrays, or derives from one."""
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(cls, torch.Tensor)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor is not None and issubclass(cls, tensor)
 
 
 def _of_tensor(part: Any, bits: Callable[[Array], object]) -> object:

@@ -146,7 +146,7 @@ def names_out(constant: object) -> bool:
 
 
 # Functions that take all attributes of what they are given, by themselves.
-TAKERS = frozenset({"asdict", "astuple", "copy", "deepcopy", "dumps", "fields", "replace"})
+TAKERS = frozenset("asdict astuple copy deepcopy dumps fields getmembers replace __getstate__ __reduce_ex__".split())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -93,7 +93,7 @@ def _opened(part: Any, has_memory: bool, is_whole: bool) -> Contents:
         if cls in weakref.ProxyTypes:
             return Contents(_stood_for_by(part), (), (), ())
         if root_of(cls) == "torch" and hasattr(cls, "parameters"):  # a layer; its attributes are many, and torch's
-            return Contents((), [*part.parameters(), *part.buffers()], (), ())
+            return Contents((), _learned_by(part), (), ())
         is_holder = not is_closed_to_us(cls) or issubclass(cls, threading.local) or root_of(cls) in _HOLDERS
         return contents_of(part) if is_holder else NOTHING
     if kind in HOMES or (cls is np.ndarray and not part.dtype.hasobject):
@@ -101,6 +101,13 @@ def _opened(part: Any, has_memory: bool, is_whole: bool) -> Contents:
     if kind is CACHED and has_memory:
         return Contents(gc.get_referents(part) if is_whole else _remembered_by(part), (), (), ())
     return NOTHING if not is_whole and kind in _LONG and n_items(part) > SMALL else contents_of(part)
+
+
+def _learned_by(layer: Any) -> list[Any]:
+    try:
+        return [*layer.parameters(), *layer.buffers()]
+    except Exception:  # of one that is not made to the end
+        return []
 
 
 def _stood_for_by(proxy: Any) -> list[Any]:
