@@ -152,11 +152,13 @@ class RecordedSlopes:
         if program in self._new or (probe is None) != (self._nearby is None):
             return None
         field = self._bare() if self._nearby is None else self._nearby[1]
+        parts = nearby(np.zeros(n)).tolist()  # a state that stays zero would hide what its rate is
 
         def slopes(t: float, y: list[float]) -> list[float]:
             found: list[float] = program(t, *y)
-            there = found[:n] if probe is None else probe(t, *y[:n])
-            slope = field(np.float64(t), np.array(y[:n]))
+            near = y[:n] if probe is None else [v + part * (1.0 + abs(v)) for v, part in zip(y, parts, strict=False)]
+            there = found[:n] if probe is None else probe(t, *near)
+            slope = field(np.float64(t), np.array(near))
             if there != (slope if type(slope) is list else list(slope)) or not isfinite(sum(there) + sum(found)):
                 raise NotRecorded("The function itself returns other slopes than its program, or some are not finite.")
             return found
@@ -173,7 +175,8 @@ class RecordedSlopes:
         if probe is not None and self._nearby is not None:
             try:
                 with np.errstate(all="ignore"):  # nobody has asked for these parameters
-                    there, slope = probe(float(t), *y.tolist()), self._nearby[1](t, y.copy())
+                    near = nearby(y)  # a state that stays zero would hide what its rate is
+                    there, slope = probe(float(t), *near.tolist()), self._nearby[1](t, near)
             except Exception:  # it may not be defined there
                 there = None
             if there is not None and isfinite(sum(there)):

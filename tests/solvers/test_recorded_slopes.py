@@ -600,3 +600,15 @@ def test_nobody_is_warned_of_parameters_nearby() -> None:
         for method in ["RK45", "BDF"]:
             dagad.jacfwd(lambda theta, by=method: states(field, theta, by))(np.array([1.0, 0.3, 0.5]))
     assert not seen
+
+
+def test_a_state_that_stays_zero_does_not_hide_a_rate_that_goes_by_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def field(t: Any, y: Any, p: Any) -> Any:
+        return [-p[0] * y[0], (2.0 if type(t) is np.float64 and t > 1.0 else 1.0) * p[2] * y[1]]
+
+    def end(theta: Any) -> Any:
+        return solve_ivp(field, (0.0, 2.5), [1.0, theta[1] - 0.4], args=(theta,), sensitivity="forward").y[:, -1]
+
+    found = dagad.jacfwd(end)(THETA)
+    followed(monkeypatch)
+    assert found.tobytes() == dagad.jacfwd(end)(THETA).tobytes()
