@@ -69,7 +69,6 @@ class ByName:
             self.names = found
 
 
-@functools.lru_cache(maxsize=1024)
 def _is_bare(cls: type) -> bool:
     """Return whether a class is the user's, with all that it derives from, and a kind of nothing else."""
     return kind_of(cls) is INSTANCE and not any(is_installed(each.__module__) for each in cls.__mro__[:-1])
