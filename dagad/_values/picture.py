@@ -54,6 +54,8 @@ class ByName:
 
     def reach(self, fun: object, most: int = sys.maxsize) -> Reach:
         """Return what a function reaches."""
+        if self.names is not None and type(fun) is FunctionType:  # often these are all
+            self.names |= read_in(fun.__code__)
         while True:
             self.left_out.clear()
             reach = Reach(fun, counts_unnamed, self, most)
