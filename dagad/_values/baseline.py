@@ -48,7 +48,7 @@ _FIXED = HOMES | {CACHED, FIXED, FROZEN_SET, METHOD, WRAPPER}
 BLOCK = 2**20  # bytes that are laid out at a time
 
 
-class Look(NamedTuple):
+class Detail(NamedTuple):
     """What of a part is noted: what it holds, and what else may change in it, None where nothing may."""
 
     held: Callable[[Any], Contents]
@@ -61,21 +61,21 @@ class Noted(NamedTuple):
     part: Any
     held: Contents
     numbers: object
-    look: Look
+    detail: Detail
 
     @classmethod
-    def of(cls, part: Any, look: Look, held: Contents | None = None) -> Noted | None:
+    def of(cls, part: Any, detail: Detail, held: Contents | None = None) -> Noted | None:
         """Note what may change in a part, of which it may be known what it holds; None if nothing may."""
         kind = kind_of(type(part))
         if kind in _FIXED:
             return None
-        held = look.held(part) if held is None else held
-        numbers = None if kind is CELL or kind is FUNCTION else look.numbers(part)
-        return None if held is NOTHING and numbers is None else cls(part, held, numbers, look)
+        held = detail.held(part) if held is None else held
+        numbers = None if kind is CELL or kind is FUNCTION else detail.numbers(part)
+        return None if held is NOTHING and numbers is None else cls(part, held, numbers, detail)
 
     def now(self) -> Contents:
         """Return what it holds now."""
-        return self.look.held(self.part)
+        return self.detail.held(self.part)
 
     def has_changed(self) -> bool:
         """Return whether other objects are in it than before, or other numbers."""
@@ -87,13 +87,13 @@ class Noted(NamedTuple):
             return not _are_same(inside_of(part), before.rest)
         if cls is list and self.numbers is None:
             return not _are_same(part.copy(), before.rest)
-        if self.numbers is not None and self.look.numbers(part) != self.numbers:
+        if self.numbers is not None and self.detail.numbers(part) != self.numbers:
             return True
         return before is not NOTHING and differ(before, self.now())
 
     def has_grown(self) -> bool:
         """Return whether all is there that was: a list, say, may have become longer."""
-        if self.look.numbers(self.part) != self.numbers:
+        if self.detail.numbers(self.part) != self.numbers:
             return False
         return set(map(id, self.held.parts)) <= set(map(id, self.now().parts))
 
@@ -147,7 +147,7 @@ def some_numbers_in(part: Any) -> object:
     return _of_tensor(part, some_bits_of) if is_tensor(cls) else numbers_in(part)
 
 
-EXACT, SOME = Look(opened_in_full, numbers_in), Look(some_of, some_numbers_in)
+EXACT, SOME = Detail(opened_in_full, numbers_in), Detail(some_of, some_numbers_in)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from dagad._values.baseline import GENERATORS, Look, Noted, differ
+from dagad._values.baseline import GENERATORS, Detail, Noted, differ
 from dagad._values.bytecode import TAKERS, names_of, read_in, takes_all_attributes
 from dagad._values.contents import wrapped_in
 from dagad._values.homes import is_installed
@@ -77,7 +77,7 @@ def _is_bare(cls: type) -> bool:
 
 
 class Picture:
-    """Parts of what functions reach, and what their names meant; `look` says what is noted of a part.
+    """Parts of what functions reach, and what their names meant; `detail` says what is noted of a part.
 
     ============  ==================================================================================================
     `reach`       what the functions hold, and what they mean by names
@@ -86,17 +86,17 @@ class Picture:
     ============  ==================================================================================================
     """
 
-    __slots__ = ("_look", "codes", "known", "reach")
+    __slots__ = ("_detail", "codes", "known", "reach")
 
-    def __init__(self, reach: Reach, look: Look) -> None:
-        self.reach, self._look, self.known = reach, look, dict[int, Noted]()
+    def __init__(self, reach: Reach, detail: Detail) -> None:
+        self.reach, self._detail, self.known = reach, detail, dict[int, Noted]()
         self.codes = frozenset(reach.codes.values())
 
     def add(self, parts: Mapping[int, Any], among: Mapping[int, Any] | None = None) -> None:
         """Note some parts, of those given or of others; but for what libraries keep for themselves."""
         left_out = owned_by_libraries(among or parts, self.reach.owners) if parts else set()
         for key, part in parts.items():
-            if key not in left_out and (noted := Noted.of(part, self._look, self._held(key, part))) is not None:
+            if key not in left_out and (noted := Noted.of(part, self._detail, self._held(key, part))) is not None:
                 self.known[key] = noted
 
     def _held(self, key: int, part: Any) -> Contents | None:
@@ -120,7 +120,7 @@ class Picture:
             noted = self.known[number] if name is WHOLE else None
             if noted is None or noted.numbers is None or differ(noted.held, noted.now()):
                 return False
-            self.known[number] = noted._replace(numbers=noted.look.numbers(noted.part))
+            self.known[number] = noted._replace(numbers=noted.detail.numbers(noted.part))
         return True
 
     def may_be_read(self, key: Key) -> bool:

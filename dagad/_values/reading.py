@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dagad._types import Array
-from dagad._values.baseline import Look, checksum, numbers_in
+from dagad._values.baseline import Detail, checksum, numbers_in
 from dagad._values.bytecode import globals_of
 from dagad._values.canonical import is_written_elsewhere, library_of
 from dagad._values.homes import is_installed, root_of
@@ -165,7 +165,7 @@ def _look_at(fun: object) -> Picture | None:
     reach = inside.reach(fun, MOST)
     if reach.is_full:
         return None
-    picture = Picture(reach, Look(inside, functools.partial(_numbers_in, own)))
+    picture = Picture(reach, Detail(inside, functools.partial(_numbers_in, own)))
     picture.add(reach.held | reach.named)
     return picture
 
