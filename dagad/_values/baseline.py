@@ -128,7 +128,8 @@ def numbers_in(part: Any) -> object:
         return None if part.gi_frame is None else part.gi_frame.f_lasti
     if kind_of(cls) is not INSTANCE:
         return object() if is_drawn_from(cls) else None
-    read = _numbers_of_class(cls) if is_closed_to_us(cls) or issubclass(cls, _OF_C) else None
+    is_of_c = issubclass(cls, _OF_C)
+    read = bytes if is_of_c else _numbers_of_class(cls) if is_closed_to_us(cls) else None
     if read is None:
         return None
     try:
@@ -152,11 +153,9 @@ EXACT, SOME = Detail(opened_in_full, numbers_in), Detail(some_of, some_numbers_i
 
 @functools.lru_cache(maxsize=1024)
 def _numbers_of_class(cls: Any) -> Callable[[Any], object] | None:
-    """Return what says what is in an object of a library's, for its class."""
+    """Return what says what is in an object of a library's, for its class; no class of a user's is kept here."""
     if issubclass(cls, _BYTES):
         return _bytes_in
-    if issubclass(cls, _OF_C):
-        return bytes
     if is_tensor(cls):
         return functools.partial(_of_tensor, bits=bits_of)
     if issubclass(cls, io.BytesIO):
@@ -168,7 +167,6 @@ def _numbers_of_class(cls: Any) -> Callable[[Any], object] | None:
     return _nothing_like_it if is_drawn_from(cls) else None
 
 
-@functools.lru_cache(maxsize=1024)
 def is_tensor(cls: Any) -> bool:
     """Return whether a class is one of torch's arrays, or derives from one."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
