@@ -21,6 +21,7 @@ from dagad._tracing.tape import traceable
 from dagad._types import Leaf
 from dagad._values import pytree
 from dagad._values.closures import carries_traced
+from dagad._values.reading import TURNS
 from dagad._words import described, name_of
 
 
@@ -69,14 +70,23 @@ class ExplicitEngine:
                 values = self.value(fun, leaves)
                 return values, OwnPullback(fun, leaves, values, None, functools.partial(self.value, fun))
             leaves = list(map(traceable, leaves))
-        if not hasattr(fun, "run"):
-            return _AUTOGRAD.linearize(fun, leaves)
+        return self._called(fun, leaves) if hasattr(fun, "run") else _AUTOGRAD.linearize(fun, leaves)
+
+    def value_and_grad(self, fun: Any, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+        """Do the same where the cotangent 1 of a number comes next: what the pullback reads is still what it was."""
+        if not hasattr(fun, "run") or not _BARE.issuperset(map(type, leaves)):
+            return self.linearize(fun, leaves)
+        return self._called(fun, leaves, is_next=True)
+
+    def _called(self, fun: Any, leaves: Leaves, *, is_next: bool = False) -> tuple[list[Any], LeafPullback]:
+        TURNS.begin(is_seed_next=is_next)
         pair = fun.run(list(map(read_only_view, leaves)))
         # To find the name costs as much as a chunk.
         good = type(pair) is tuple and len(pair) == 2 and callable(pair[1])
         value, pullback = pair if good else checked_pair(pair, fun.name)
         outputs = fun.flatten(value)
-        return outputs, OwnPullback(fun, leaves, outputs, pullback)
+        is_next = is_next and len(outputs) == 1 and type(outputs[0]) in _NUMBERS  # nothing else is pulled at once
+        return outputs, OwnPullback(fun, leaves, outputs, pullback, is_next=is_next)
 
     def pushforward(self, fun: Flat, n: int) -> Flat:
         """Return the transpose of the pullback; see `Engine.pushforward`."""
@@ -102,7 +112,7 @@ class ExplicitEngine:
         return in_one_node(trace, *self.linearize(fun, trace.below))
 
 
-_BARE = frozenset({np.ndarray, np.float64, float})
+_BARE, _NUMBERS = frozenset({np.ndarray, np.float64, float}), frozenset({np.float64, float})
 _AUTOGRAD = AutogradEngine()
 
 

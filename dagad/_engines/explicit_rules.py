@@ -7,6 +7,7 @@ pullback, at arguments that somebody traces.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, NoReturn, cast
@@ -45,11 +46,12 @@ class OwnPullback:
         outputs: Sequence[Any],
         pullback: Any,
         values: Values | None = None,
+        is_next: bool = False,
     ) -> None:
         self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
         self._values = values  # from leaves to outputs, by the function's own rule
         again = functools.partial(_called_again, fun, leaves)
-        self._late = None if values is not None else LatePullback(outputs, pullback, again)
+        self._late = None if values is not None else LatePullback(outputs, pullback, again, is_next)
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         is_bare = len(cotangents) == 1 and type(cotangents[0]) in _BARE  # nearly always
@@ -74,6 +76,7 @@ class OwnPullback:
         """Pull once more, with nothing traced."""
         pullback = self._pullback
         if self._values is not None:
+            TURNS.begin()
             pullback = checked_pair(self._fun.run([_plain(leaf) for leaf in self._leaves]), self._fun.name)[1]
         self._pulled(pullback, list(map(_plain, cotangents)))
 
@@ -91,32 +94,51 @@ class OwnPullback:
 
 
 def _called_again(fun: FlatFunction, leaves: Leaves) -> tuple[str, list[Any], Callable[[Any], Any]]:
+    TURNS.begin()
     value, pullback = checked_pair(fun.run(list(map(read_only_view, leaves))), fun.name)
     return fun.name, fun.flatten(value), pullback
 
 
 class LatePullback:
-    """A pullback, or that of another call of its function, where it may read what calls since have filled."""
+    """A pullback, or that of another call of its function, where it may read what calls since have filled.
 
-    __slots__ = ("_again", "_outputs", "_pullback", "_reading", "_turn")
+    What it reads is noted when it is made; where it is pulled next, only if another function is called before that.
+    """
 
-    def __init__(self, outputs: Sequence[Any], pullback: Callable[[Any], Any], again: Callable[[], Any]) -> None:
+    __slots__ = ("__weakref__", "_again", "_outputs", "_pullback", "_reading", "_turn")
+
+    def __init__(
+        self,
+        outputs: Sequence[Any],
+        pullback: Callable[[Any], Any],
+        again: Callable[[], Any],
+        is_next: bool = False,
+    ) -> None:
         self._outputs, self._pullback, self._again = outputs, pullback, again
-        self._turn, self._reading = TURNS.next(), Reading(pullback)
+        self._turn = TURNS.next()
+        self._reading: Reading | None = None
+        if is_next:
+            TURNS.unnoted = weakref.ref(self)
+        else:
+            self.note()
+
+    def note(self) -> None:
+        """Note what the pullback reads now."""
+        self._reading = Reading(self._pullback)
 
     def current(self) -> Callable[[Any], Any]:
-        if TURNS.is_last(self._turn) or not self._reading.may_differ():
+        if TURNS.is_last(self._turn) or (self._reading is not None and not self._reading.may_differ()):
             return self._pullback
         name, outputs, pullback = self._again()
         TURNS.next()  # what others read is filled now
-        _refuse_another(name, self._outputs, outputs)
+        refuse_another_value(name, self._outputs, outputs)
         return cast(Callable[[Any], Any], pullback)
 
     def __call__(self, cotangent: Cotangent) -> Any:
         return self.current()(cotangent)
 
 
-def _refuse_another(name: str, values: Sequence[Any], again: Sequence[Any]) -> None:
+def refuse_another_value(name: str, values: Sequence[Any], again: Sequence[Any]) -> None:
     """Refuse a function that has given another value when it ran again: its pullback would be of another one, too."""
     if len(values) == len(again) and all(map(_are_same, values, again)):
         return

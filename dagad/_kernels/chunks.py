@@ -93,7 +93,8 @@ class ChunkFunction(Recordable, Portable):
         self.engine, self._nested, self._divided = engine, nested, divided
         self.traits = Traits.of(engine)
         self._traced = traced_engine(engine, self.traits)
-        self._with_grad = self._traced.value_and_grad if self._traced is not engine else self._traced.linearize
+        own = self.traits.value_and_grad or engine.linearize
+        self._with_grad = own if self._traced is engine else self._traced.value_and_grad
         self.kept: dict[str, Any] = {}  # what an engine has made of what is shared
 
     def state(self) -> tuple[Any, ...]:

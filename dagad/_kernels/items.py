@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -9,13 +11,15 @@ import numpy as np
 
 from dagad._engines.engine_call import BoundCall
 from dagad._engines.explicit import Explicit, ExplicitEngine
-from dagad._engines.explicit_rules import LatePullback, check_count, checked_pair
+from dagad._engines.explicit_rules import LatePullback, check_count, checked_pair, refuse_another_value
 from dagad._errors import StructureError
+from dagad._graphs.linearization import seed_of_one
 from dagad._graphs.monoids import NUMBERS, counted
 from dagad._graphs.sum_trees import add_up
 from dagad._tracing.flat_functions import Engine
 from dagad._types import AnyRows, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
+from dagad._values.reading import TURNS
 from dagad._values.work_arrays import kept
 from dagad._words import name_of
 
@@ -49,32 +53,59 @@ class PairSum:
         self.fun = fun
 
     def __call__(self, rows: AnyRows, *shared: Any) -> tuple[Any, Any]:
-        pairs = []
+        values, pulls, found, is_next = list[Any](), list[Any](), list[Any](), TURNS.is_seed_next
         for item in pytree.items_of(rows):
-            pairs.append(_pair_of(self.fun, (item, *shared)))
+            value, pull = _pair_of(self.fun, (item, *shared), is_next)
+            values.append(value)
+            is_next = is_next and type(value) in NUMBERS
+            if is_next:
+                with suppress(Exception):  # it is raised again where a pullback is at fault
+                    found.append(_part(pull, seed_of_one(value), shared))
+            is_next = is_next and len(found) == len(values)
+            if not is_next:
+                pulls.append(pull)
+            del pull  # who is gone when the next item comes need not note what it reads
+        total = add_up(*values)
 
         def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
-            parts = []
-            for _, pull in pairs:
-                found = check_count(pull(cotangent), 1 + len(shared))
-                parts.append(kept(found))
-            shared_parts = [add_up(*(part[place + 1] for part in parts)) for place in range(len(shared))]
-            return _joined(rows, [part[0] for part in parts]), *shared_parts
+            return _added([_part(pull, cotangent, shared) for pull in pulls], rows, shared)
 
-        return add_up(*(value for value, _ in pairs)), pullback
+        def pullback_of_one(cotangent: Cotangent) -> tuple[Any, ...]:
+            if type(cotangent) in NUMBERS and cotangent == 1.0:
+                return _added([*found, *[_part(pull, cotangent, shared) for pull in pulls]], rows, shared)
+            name, again, pull = _called_again(self, (rows, *shared))
+            refuse_another_value(name, [total], again)
+            cotangents: tuple[Any, ...] = pull(cotangent)
+            return cotangents
+
+        return total, pullback_of_one if found else pullback
+
+
+def _part(pull: Function, cotangent: Cotangent, shared: Sequence[Any]) -> Any:
+    part = check_count(pull(cotangent), 1 + len(shared))
+    return kept(part)
+
+
+def _added(found: Sequence[Any], rows: AnyRows, shared: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the cotangents of all items, from those of each."""
+    of_shared = [add_up(*(part[place + 1] for part in found)) for place in range(len(shared))]
+    return _joined(rows, [part[0] for part in found]), *of_shared
 
 
 def _called_again(fun: Function, args: tuple[Any, ...]) -> tuple[str, list[Any], Any]:
+    TURNS.begin()
     value, pull = checked_pair(fun(*args), name_of(fun))
     return name_of(fun), pytree.flatten(value)[0], pull
 
 
-def _pair_of(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _pair_of(fun: Function, args: tuple[Any, ...], is_next: bool) -> tuple[Any, Any]:
     """Return the value and the pullback of one item; where somebody traces it, by the function's own rule."""
     if not any(map(pytree.is_traced, pytree.flatten(args)[0])):
+        TURNS.begin()
         value, pull = checked_pair(fun(*args), name_of(fun))
         value = value if type(value) in NUMBERS else counted(kept(value))
-        return value, LatePullback(pytree.flatten(value)[0], pull, partial(_called_again, fun, args))
+        is_next = is_next and type(value) in NUMBERS
+        return value, LatePullback(pytree.flatten(value)[0], pull, partial(_called_again, fun, args), is_next)
     bound = BoundCall(ExplicitEngine(), fun, args, {})
     values, pull = ExplicitEngine().linearize(bound, bound.leaves)
     value = bound.merge(values)

@@ -3,7 +3,8 @@
 A pullback that a function brings along may run after that function was called again, which has filled what it reads:
 a work array, an attribute, an entry of a dict, whatever holds it.
 
-State: `TURNS`, for each thread how often functions were called whose pullbacks may read what the next call fills.
+State: `TURNS`, for each thread how often functions were called whose pullbacks may read what the next call fills; the
+pullback of the last one, where it is to be pulled next; and whether the seed 1 of what is called comes next.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import functools
 import operator
 import threading
+import weakref
 from collections.abc import Container
 from sys import getrefcount
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,10 +31,27 @@ from dagad._values.reach import WHOLE, Key, is_closed_to_us, opened_in_full
 from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 
 
+class Notes(Protocol):
+    """A pullback that may note what it reads, before somebody else may fill it."""
+
+    def note(self) -> None:
+        """Note what it reads now."""
+
+
 class Turns(threading.local):
     """How often functions that bring their own pullbacks were called in a thread."""
 
     count = 0
+    unnoted: weakref.ref[Notes] | None = None
+    is_seed_next = False
+
+    def begin(self, *, is_seed_next: bool = False) -> None:
+        """Note what the last pullback reads, if it was to be pulled before anything else is called, and is there."""
+        self.is_seed_next = is_seed_next
+        if self.unnoted is not None:
+            last, self.unnoted = self.unnoted(), None
+            if last is not None:
+                last.note()
 
     def next(self) -> tuple[int, int]:
         self.count += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import dagad
+from dagad._kernels.items import PairSum
+from dagad._values.reading import TURNS
 from dagad.extend import explicit
 
 ROWS = np.arange(1.0, 7.0)
@@ -249,3 +252,77 @@ def test_an_object_that_counts_its_calls_runs_once_a_chunk() -> None:
     count.values = count.pulls = 0
     gradient(X)
     assert (count.values, count.pulls) == (len(ROWS), len(ROWS))
+
+
+COUNTS = {"calls": 0, "pulls": 0}
+SECONDS: list[float] = []
+
+
+@explicit
+def number_that_counts(row: Any, x: Any) -> Any:
+    COUNTS["calls"] += 1
+    SECONDS.append(time.perf_counter())
+
+    def pullback(seed: Any) -> Any:
+        COUNTS["pulls"] += 1
+        SECONDS[-1] -= time.perf_counter()
+        return None, seed * np.sum(np.cos(x * row) * row)
+
+    return float(np.sum(np.sin(x * row))), pullback
+
+
+OF_NUMBERS: dict[str, Callable[..., Any]] = {
+    "rows": partial(dagad.reduce_sum, grainsize=2),
+    "rows at once": partial(dagad.reduce_sum, grainsize=6),
+    "items": partial(dagad.map_sum, grainsize=3),
+    "all items": partial(dagad.map_sum, grainsize=6),
+}
+
+
+@pytest.mark.parametrize("how", OF_NUMBERS)
+def test_a_number_whose_function_counts_and_times_its_calls_is_computed_and_pulled_once(how: str) -> None:
+    rows = ROWS if "rows" in how else list(ROWS)
+
+    def loss(x: Any, fun: Any = number_that_counts) -> Any:
+        return 3.0 * OF_NUMBERS[how](fun, rows, x, scheduler="sync")
+
+    COUNTS.update(calls=0, pulls=0)
+    found = dagad.value_and_grad(loss)(X)
+    n_calls = {"rows": 3, "rows at once": 1}.get(how, len(ROWS))
+    assert COUNTS == {"calls": n_calls, "pulls": n_calls}
+    assert found == pytest.approx(dagad.value_and_grad(lambda x: 3.0 * np.sum(np.sin(x * ROWS)))(X), rel=1e-13)
+
+
+@pytest.mark.parametrize("seed", [1.0, np.float64(1.0), np.float32(1.0), 2.5, -1.0])
+def test_what_was_pulled_for_one_is_pulled_anew_for_another_cotangent(seed: Any) -> None:
+    TURNS.begin(is_seed_next=True)
+    value, pull = PairSum(number_that_counts)(list(ROWS), X)
+    slope = np.sum(np.cos(X * ROWS) * ROWS)
+    assert value == pytest.approx(np.sum(np.sin(X * ROWS)), rel=1e-13)
+    for _ in range(2):
+        assert pull(seed)[-1] == pytest.approx(seed * slope, rel=1e-6 if type(seed) is np.float32 else 1e-13)
+        assert pull(np.float64(1.0))[-1] == pytest.approx(slope, rel=1e-13)
+
+
+@pytest.mark.parametrize("made", [float, int, np.float32, lambda value: np.asarray(value)])
+def test_items_whose_values_are_of_several_types_have_the_gradient_of_their_sum(made: Any, scheduler: Any) -> None:
+    @explicit
+    def fun(item: Any, x: Any) -> Any:
+        cast = made if item % 2 else float
+        return cast(item * x), lambda seed: (None, item * seed)
+
+    def loss(x: Any) -> Any:
+        return dagad.map_sum(fun, list(ROWS), x, scheduler=scheduler, grainsize=3)
+
+    value, slope = dagad.value_and_grad(loss)(np.float64(2.0))
+    assert (value, slope) == (42.0, 21.0)
+
+
+def test_a_pullback_that_fails_at_once_says_so_where_it_is_pulled(scheduler: Any) -> None:
+    @explicit
+    def fun(item: Any, x: Any) -> Any:
+        return float(item * x), lambda seed: (None, 1 // 0 if item == 5.0 else item * seed)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        dagad.grad(lambda x: dagad.map_sum(fun, list(map(float, ROWS)), x, scheduler=scheduler, grainsize=2))(2.0)
+    assert "pullback of chunk 2" in str(caught.value.__notes__)
