@@ -39,8 +39,8 @@ def public(fun: F) -> F:
                 refuse_in_jax(error, sys._getframe(1))
                 add_hint(error)
                 raise
-            except Exception as told:
-                shorten(told)
+            except Exception as raised:
+                shorten(raised)
                 raise  # keeps the traceback as it is now, without this frame
 
     return door  # type: ignore[return-value]  # it has the type of what it wraps
@@ -76,17 +76,17 @@ def _frames(traceback: TracebackType | None) -> list[TracebackType]:
     return found
 
 
-def _shortened(error: BaseException, is_told: bool) -> TracebackType | None:
-    """Return the traceback of an error without what is not the user's; `is_told` by the words of one of ours."""
+def _shortened(error: BaseException, is_known: bool) -> TracebackType | None:
+    """Return the traceback of an error without what is not the user's; `is_known` by the words of one of ours."""
     frames = _frames(error.__traceback__)
     kept, last = [], -1
-    for place, frame in enumerate(frames):
-        served = place and last != place - 1 and _module(frame).partition(".")[0] in SERVANTS
+    for index, frame in enumerate(frames):
+        served = index and last != index - 1 and _module(frame).partition(".")[0] in SERVANTS
         if not is_hidden(frame.tb_frame) and not served:
             kept.append(frame)
-            last = place
+            last = index
     joined: TracebackType | None = None
-    for frame in reversed([*kept, *([] if is_told else _telling(error, frames[last + 1 :]))]):
+    for frame in reversed([*kept, *([] if is_known else _telling(error, frames[last + 1 :]))]):
         joined = TracebackType(joined, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return joined
 

@@ -54,7 +54,7 @@ def name_of(fun: Any) -> str:
     return str(getattr(fun, "__name__", fun))
 
 
-def argument_of(fun: Function, place: int) -> str:
+def argument_of(fun: Function, index: int) -> str:
     """Return what sentences call a positional argument of a function.
 
     Examples
@@ -63,10 +63,10 @@ def argument_of(fun: Function, place: int) -> str:
     'Argument 1 (`theta`)'
     """
     names = _parameters(fun)
-    return f"Argument {place}" + (f" (`{names[place]}`)" if place < len(names) else "")
+    return f"Argument {index}" + (f" (`{names[index]}`)" if index < len(names) else "")
 
 
-def parameter_of(fun: Any, place: int) -> str:
+def parameter_of(fun: Any, index: int) -> str:
     """Return the name of a positional argument of a function, whatever is wrapped around it.
 
     Examples
@@ -77,7 +77,7 @@ def parameter_of(fun: Any, place: int) -> str:
     while getattr(type(fun), "__dagad_wraps__", False):
         fun = fun.fun
     names = _parameters(fun)
-    return names[place] if place < len(names) else f"argument_{place}"
+    return names[index] if index < len(names) else f"argument_{index}"
 
 
 def signature_of(fun: Callable[..., Any]) -> inspect.Signature:

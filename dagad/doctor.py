@@ -26,16 +26,16 @@ def security(directory: str | None) -> Any:
 
     if directory is None:
         return Security()
-    place = Path(directory).expanduser().resolve()
-    shown: dict[str, Any] = {f"tls_client_{part}": str(place / f"client{end}") for part, end in PARTS.items()}
-    return Security(require_encryption=True, tls_ca_file=str(place / "ca.pem"), **shown)
+    folder = Path(directory).expanduser().resolve()
+    shown: dict[str, Any] = {f"tls_client_{part}": str(folder / f"client{end}") for part, end in PARTS.items()}
+    return Security(require_encryption=True, tls_ca_file=str(folder / "ca.pem"), **shown)
 
 
 def missing_files(directory: str | None) -> str:
     """Return which of the files that `security` takes are not in a directory, in words; nothing if all are."""
     names = () if directory is None else ("ca.pem", *(f"client{end}" for end in PARTS.values()))
-    place = Path(directory or "").expanduser()
-    return ", ".join(name for name in names if not (place / name).is_file())
+    folder = Path(directory or "").expanduser()
+    return ", ".join(name for name in names if not (folder / name).is_file())
 
 
 async def _reach(address: str, shown: Any, patience: float) -> None:

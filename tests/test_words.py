@@ -189,6 +189,26 @@ def test_the_name_of_each_test_is_a_statement_in_the_words_of_the_field() -> Non
     assert not {name for name in names if QUESTION.match(name) or OUR_JARGON & {*name.split("_")}}
 
 
+def bound_names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+
+
+def test_no_name_in_the_source_is_of_our_own_jargon() -> None:
+    names = {
+        f"{module}: {name}"
+        for module, tree in trees().items()
+        for name in bound_names(tree)
+        if OUR_JARGON & {*re.findall(r"[a-z]+|[A-Z][a-z]*", name.lower().replace("in_place", ""))}
+    }
+    assert not names
+
+
 IGNORED = re.compile(r"#\s*(type: ignore(\[[\w, -]+\])?|noqa(: [A-Z]+\d+(, [A-Z]+\d+)*)?)(?P<reason>.*)")
 
 

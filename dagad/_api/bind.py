@@ -14,7 +14,7 @@ from dagad._config import setting
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError, SchedulerLostError
 from dagad._executors.checkpointed import is_checkpointed, remembered_grainsize
-from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
+from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, process_settings
 from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.linearization import is_scalar
 from dagad._graphs.policies import Policy, checked_policy, may_run_again
@@ -24,7 +24,7 @@ from dagad._kernels.context import are_directions_divided, current_mode
 from dagad._kernels.job import is_executor
 from dagad._kernels.kernel import Kernel
 from dagad._remembered import Remembered
-from dagad._sources.base import Placed
+from dagad._sources.base import AnyShards
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Plan, check_grainsize
 from dagad._tracing.patches import patches
@@ -32,7 +32,7 @@ from dagad._tracing.tape import refuse_stale, reverse_depth
 from dagad._types import AnyRows, AnyScheduler, Args, Function, Value
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only, contiguous, snapshot, snapshots
-from dagad._values.closures import hoist, unchanged, with_arrays
+from dagad._values.closures import closure_convert, unchanged, with_arrays
 from dagad._values.fingerprint import identity_of
 from dagad._values.partition import Partition
 from dagad._words import described
@@ -46,7 +46,7 @@ class Arguments(NamedTuple):
     columns: Sliced
     leaves: list[Any]
     n_theta: int
-    place: Scheduler
+    scheduler: Scheduler
     policy: Policy
     owner: Any  # what stays the same when the function is defined again
     key: Hashable = None  # of what is remembered of the value, where that is of use
@@ -73,7 +73,7 @@ def read_arguments(
     parts, theta = _with_constants(f, shared, is_traced, mode.lasting)
     function = ChunkFunction(*parts, engine, mode.policy, are_directions_divided())
     columns, active_rows = read_sliced(sliced, len(theta))
-    place = _place(options["scheduler"], columns)
+    scheduler = _scheduler(options["scheduler"], columns)
     size = _grainsize(options["grainsize"], columns)
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
@@ -82,7 +82,8 @@ def read_arguments(
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     policy = mode.policy() if options["policy"] is None else checked_policy(options["policy"])
     owner, key, was_number = identity_of(f), None, None
-    is_copied = place.remote and not getattr(place, "in_process", False)  # what is sent to another process is a copy
+    # What is sent to another process is a copy.
+    is_copied = scheduler.remote and not getattr(scheduler, "in_process", False)
     later = ALL if mode.lasting and not is_copied else NOTHING
     is_nested = False
     for leaf in leaves:
@@ -98,10 +99,10 @@ def read_arguments(
             parts, _ = _with_constants(f, shared, is_traced, True)
             function = ChunkFunction(*parts, engine, mode.policy, are_directions_divided())
             # What arrives on workers that are threads of this process is a view that is taken for frozen.
-            columns = columns.lasting_elsewhere() if place.remote else columns.copied()
+            columns = columns.lasting_elsewhere() if scheduler.remote else columns.copied()
     if later.rows:
-        columns = columns.lasting_elsewhere() if place.remote else columns.lasting()
-    return Arguments(function, plan, columns, leaves, len(theta), place, policy, owner, key, was_number)
+        columns = columns.lasting_elsewhere() if scheduler.remote else columns.lasting()
+    return Arguments(function, plan, columns, leaves, len(theta), scheduler, policy, owner, key, was_number)
 
 
 def _with_constants(
@@ -109,7 +110,7 @@ def _with_constants(
 ) -> tuple[tuple[Any, int, tuple[Partition, ...]], list[Any]]:
     """Return what a function is made of, with its constants as they are now if these are kept, and theta's leaves."""
     f = with_arrays(f, snapshot if is_kept else contiguous)
-    hoisted, make = hoist(f) if is_traced else ([], functools.partial(unchanged, f))
+    hoisted, make = closure_convert(f) if is_traced else ([], functools.partial(unchanged, f))
     taken = snapshots if is_kept else all_read_only
     theta, bare = list(hoisted), list[Partition]()
     for argument in shared:
@@ -152,7 +153,7 @@ def is_as_expected(read: Arguments, total: Value) -> bool:
     return found or not read.was_number
 
 
-def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:
+def _scheduler(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:
     """Return where to run: where the Shards are, if there are any."""
     if scheduler is None and columns.shards:
         chosen: Scheduler = columns.shards[0].scheduler
@@ -165,7 +166,7 @@ def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:
     return chosen
 
 
-def _refuse_elsewhere(shards: Placed, chosen: Any) -> None:
+def _refuse_elsewhere(shards: AnyShards, chosen: Any) -> None:
     """Raise if Shards are not where a reduction is to run, or are gone."""
     there, here, another = shards.scheduler, chosen.name, ""
     if there.is_closed:
@@ -215,7 +216,7 @@ def _automatic_grainsize(
     run_rows = on_rows(kernel, columns, list(map(pytree.plain, leaves)), n_theta, new_names(token="grainsize"))
 
     def run(start: int, stop: int) -> Any:
-        with calm_process, patches:
+        with process_settings, patches:
             return run_rows(start, stop)
 
     if columns.n_rows < 2:

@@ -194,18 +194,18 @@ def _reversed(y: Array, wrt: Tree, asked: str, policy: AnyPolicy, engine: AnyEng
         ends = [Derived.renamed(whole, value)]
     else:
         ends = [Derived.of(whole, names, Role.VALUE, "output", [(plain_value, TaskRef(value))])]
-    for place, (one, keys) in enumerate(zip(moving, primal.sources, strict=True)):
+    for index, (one, keys) in enumerate(zip(moving, primal.sources, strict=True)):
         calls = _gradient_calls(one, keys, linearized.values, cotangents, reverse)
-        ends.append(Derived.of(one, names, Role.GRADIENT, place, calls))
+        ends.append(Derived.of(one, names, Role.GRADIENT, index, calls))
     # Whoever hands a part out takes it out of all parts itself, and an alias of a block has the part of the block.
-    apart = {
+    unread = {
         ref.key
         for source, ref in cotangents.items()
         if source not in linearized.values and is_part(reverse.get(ref.key))
     }
     tasks = itertools.chain(reverse.values(), *(end.tasks.values() for end in ends))
-    apart -= {ref for node in tasks for ref in node.dependencies} if apart else set()
-    linearized.graph.update({key: node for key, node in reverse.items() if key not in apart})
+    unread -= {ref for node in tasks for ref in node.dependencies} if unread else set()
+    linearized.graph.update({key: node for key, node in reverse.items() if key not in unread})
     made = _made(ends, linearized.graph, primal, linearized.numbers, names)
     return made[0], pytree.unflatten(treedef, made[1:])
 
@@ -262,7 +262,7 @@ def pushed(y: Array, wrt: Tree, tangents: Tangents) -> tuple[Any, Any]:
     if len(set(sources)) < len(sources):
         raise StructureError("`primals` holds a collection twice. Give it once, with the sum of its tangents.")
     parts = dict(zip(sources, (part for own, _ in aimed for part in own), strict=True))
-    moves = {key: names("input", ("direction", place)) for place, key in enumerate(parts)}
+    moves = {key: names("input", ("direction", index)) for index, key in enumerate(parts)}
     refs = {key: TaskRef(name) for key, name in moves.items()}
     found = tangent(primal.nodes, primal.outputs, refs, names, find_engine(None, None))
     graph = primal.others | found.graph

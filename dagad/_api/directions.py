@@ -102,7 +102,7 @@ class Elsewhere:
         names, count = new_names(program.name), min(self.n_groups, self.n_groups if most is None else max(most, 1))
         recipe, results = names("input", "program"), dict[Any, Found]()
         keys = [names("value", number) for number in range(count)]
-        graph: dict[Any, Any] = {recipe: DataNode(recipe, Sent(*program.recipe()))}
+        graph: dict[Any, Any] = {recipe: DataNode(recipe, PortableCall(*program.recipe()))}
         graph.update((key, Task(key, grouped, what, group, TaskRef(recipe), n, count)) for n, key in enumerate(keys))
         run_graph(self._scheduler, graph, keys, results.__setitem__)
         return [results[key] for key in keys]
@@ -111,7 +111,7 @@ class Elsewhere:
         return self.run(what, program, group, lambda program, n_threads: [], most=1)
 
 
-def check_place(scheduler: AnyScheduler) -> None:
+def check_scheduler(scheduler: AnyScheduler) -> None:
     """Raise for what can't run directions."""
     if is_executor(scheduler):
         raise PlanError(
@@ -139,16 +139,16 @@ def side_by_side(scheduler: AnyScheduler, fun: object) -> SideBySide | None:
     """
     if scheduler is None:
         return None
-    place = find_scheduler(scheduler)
+    resolved = find_scheduler(scheduler)
     if is_followed(fun) or is_inside_any_task() or is_checkpointed():
         return None
-    if place.remote:
-        return Elsewhere(place)
-    n_threads = place.workers or 1
+    if resolved.remote:
+        return Elsewhere(resolved)
+    n_threads = resolved.workers or 1
     return Shared(n_threads) if n_threads > 1 else None
 
 
-class Sent(Portable):
+class PortableCall(Portable):
     """A function at its arguments, that travels."""
 
     __slots__ = ("recipe",)

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 from dask.base import is_dask_collection
 
 from dagad._api.collections import pushed
-from dagad._api.directions import check_place, side_by_side
+from dagad._api.directions import check_scheduler, side_by_side
 from dagad._api.jacobian import Dense, Layout, checked_layout, columns, rows
 from dagad._api.program import Program, check_function
 from dagad._api.transforms import grad
@@ -98,7 +98,7 @@ def jvp(fun: Any, primals: Tree, tangents: Tangents, *, has_aux: bool = False) -
         value = kept(value)  # it may be an argument as it came
         watch.gave(value)
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
-    tangent = partition.completed([moved[place] for place in partition.positions])
+    tangent = partition.completed([moved[index] for index in partition.positions])
     return (value, tangent, aux) if has_aux else (value, tangent)
 
 
@@ -220,7 +220,7 @@ def jacfwd(
            [0.   , 0.729]])
     """
     check_function(fun, "jacfwd", argnums)
-    check_place(scheduler)
+    check_scheduler(scheduler)
 
     @public
     @functools.wraps(fun, updated=())
@@ -280,7 +280,7 @@ def jacrev(
     """
     check_function(fun, "jacrev", argnums)
     chosen = Dense() if layout is None else checked_layout(layout)
-    check_place(scheduler)
+    check_scheduler(scheduler)
 
     @public
     @functools.wraps(fun, updated=())

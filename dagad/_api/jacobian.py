@@ -107,10 +107,10 @@ class Sparse:
                 "A sparse Jacobian can't be differentiated: scipy's arrays are not traced. Leave `layout=` out."
             )
         found = [_entries(part, leaf) for part in cotangents]
-        starts = np.cumsum([0, *(len(places) for places, _ in found)])
-        places = np.concatenate([np.zeros(0, np.intp), *(places for places, _ in found)])
+        starts = np.cumsum([0, *(len(positions) for positions, _ in found)])
+        positions = np.concatenate([np.zeros(0, np.intp), *(positions for positions, _ in found)])
         values = np.concatenate([np.zeros(0, pytree.dtype_of(leaf)), *(values for _, values in found)])
-        return csr_array((values, places, starts), shape=(len(cotangents), max(int(np.size(leaf)), 0)))
+        return csr_array((values, positions, starts), shape=(len(cotangents), max(int(np.size(leaf)), 0)))
 
 
 def _entries(part: Cotangent, leaf: Leaf) -> tuple[Any, Any]:
@@ -118,15 +118,15 @@ def _entries(part: Cotangent, leaf: Leaf) -> tuple[Any, Any]:
     found = [(np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf)))]
     for rows, values in sorted(runs_of(part), key=lambda run: run[0].start):
         flat = np.ravel(values)
-        places = np.flatnonzero(flat)
-        found.append((places + (rows.start or 0) * math.prod(np.shape(values)[1:]), flat[places]))
-    places, flat = map(np.concatenate, zip(*found, strict=True))
-    return places, flat
+        positions = np.flatnonzero(flat)
+        found.append((positions + (rows.start or 0) * math.prod(np.shape(values)[1:]), flat[positions]))
+    positions, flat = map(np.concatenate, zip(*found, strict=True))
+    return positions, flat
 
 
 def rows(program: Program, layout: Layout, side_by_side: SideBySide | None = None) -> tuple[Any, Any]:
     """Return the Jacobian of a program, recorded once and pulled from each entry of its value; and what came along."""
-    _refuse_placed(program.leaves)
+    _refuse_sharded(program.leaves)
     _refuse_complex(program.leaves)
     with like_here(VALUES_FIRST):
         groups = in_groups(side_by_side, "rows", program, pulled, _pulls)
@@ -136,10 +136,12 @@ def rows(program: Program, layout: Layout, side_by_side: SideBySide | None = Non
     outputs, treedef = pytree.flatten(value)
     found: list[Any] = [None] * len(outputs)
     start = 0
-    for place, leaf in _active(outputs):
+    for position, leaf in _active(outputs):
         stop = start + np.size(leaf)
         pairs = zip((column[start:stop] for column in columns), program.leaves, strict=True)
-        found[place] = program.arranged([layout.rows(_fitting(own, leaf), outputs[place], leaf) for own, leaf in pairs])
+        found[position] = program.arranged(
+            [layout.rows(_fitting(own, leaf), outputs[position], leaf) for own, leaf in pairs]
+        )
         start = stop
     return pytree.unflatten(treedef, found), aux
 
@@ -172,11 +174,11 @@ class _Tape:
     def pulled(self, number: int, count: int) -> Found:
         """Return the cotangents of each leaf for a group of rows."""
         start, stop = bounds(number, count, self.n_rows)
-        entries = [(place, leaf, index) for place, leaf in self._active for index in range(np.size(leaf))]
+        entries = [(position, leaf, index) for position, leaf in self._active for index in range(np.size(leaf))]
         # All at once: what the chunks left behind is used up by a pull.
         seeds = [
-            [Blocks.one_hot(leaf, index) if other == place else None for other in range(self._n_outputs)]
-            for place, leaf, index in entries[start:stop]
+            [Blocks.one_hot(leaf, index) if other == position else None for other in range(self._n_outputs)]
+            for position, leaf, index in entries[start:stop]
         ]
         return self.value, self.aux, pull_many(self._ends, seeds, self._roots, self._program.leaves)
 
@@ -188,7 +190,7 @@ def _active(outputs: Sequence[Any]) -> list[tuple[int, Any]]:
 
 def columns(program: Program, side_by_side: SideBySide | None = None) -> tuple[Any, Any]:
     """Return the Jacobian of a program, pushed in the direction of each entry of its leaves; and what came along."""
-    _refuse_placed(program.leaves)
+    _refuse_sharded(program.leaves)
     _refuse_complex(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
     groups = in_groups(side_by_side, "columns", program, pushed, _pushes, _n_columns(program))
@@ -196,12 +198,12 @@ def columns(program: Program, side_by_side: SideBySide | None = None) -> tuple[A
     (value, aux, _), moved = groups[0], [tangents for _, _, some in groups for tangents in some]
     outputs, treedef = pytree.flatten(value)
     found: list[Any] = []
-    for place, output in enumerate(outputs):
+    for position, output in enumerate(outputs):
         if not pytree.is_differentiable_or_traced(output):
             found.append(None)
             continue
         _refuse_complex([pytree.plain(output)])
-        rest = iter([tangents[place] for tangents in moved])
+        rest = iter([tangents[position] for tangents in moved])
         parts = [_column([next(rest) for _ in range(np.size(leaf))], output, leaf) for leaf in plain]
         found.append(program.arranged(parts))
     return pytree.unflatten(treedef, found), aux
@@ -226,11 +228,11 @@ def _pushes(program: Program, n_threads: int) -> list[Callable[[], Found]]:
 def pushed(program: Program, number: int, count: int) -> Found:
     """Push a program in a group of the directions of its leaves."""
     plain, moved = list(map(pytree.plain, program.leaves)), list[Any]()
-    entries = [(place, leaf, index) for place, leaf in enumerate(plain) for index in range(np.size(leaf))]
+    entries = [(position, leaf, index) for position, leaf in enumerate(plain) for index in range(np.size(leaf))]
     start, stop = bounds(number, count, len(entries))
     directions = [
-        [full(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]
-        for place, leaf, index in entries[start:stop]
+        [full(Blocks.one_hot(leaf, index)) if other == position else None for other in range(len(plain))]
+        for position, leaf, index in entries[start:stop]
     ]
     value, aux, moved = program.push([[None] * len(plain)]) if not directions else (None, None, [])
     values = []
@@ -256,7 +258,7 @@ def _refuse_other_values(program: Program, values: Sequence[Any]) -> None:
 
 
 def _numbers_of(value: Value) -> list[Any]:
-    return [np.asarray(leaf) for _, leaf in _active(pytree.flatten(value)[0]) if not pytree.is_placed(leaf)]
+    return [np.asarray(leaf) for _, leaf in _active(pytree.flatten(value)[0]) if not pytree.is_sharded(leaf)]
 
 
 def _are_close(first: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -291,8 +293,8 @@ def _refuse_complex(leaves: Sequence[Any]) -> None:
         )
 
 
-def _refuse_placed(leaves: Sequence[Any]) -> None:
-    if any(map(pytree.is_placed, leaves)):
+def _refuse_sharded(leaves: Sequence[Any]) -> None:
+    if any(map(pytree.is_sharded, leaves)):
         raise NotDifferentiableError(
             "A Jacobian with respect to rows in Shards would bring all of them together here. Use `dagad.grad` or "
             "`dagad.jvp`, whose results stay where the rows are, or give the array that `shards.gather()` returns."

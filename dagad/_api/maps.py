@@ -16,7 +16,7 @@ from dagad._graphs.sum_trees import Subtree
 from dagad._kernels.chunks import ChunkFunction
 from dagad._kernels.cuts import ByChunk, ByItem
 from dagad._kernels.joins import CANT, Combined, EndToEnd, Stack, combined, numbers_of
-from dagad._kernels.kernel import Apart, Outputs
+from dagad._kernels.kernel import Outputs, Unreduced
 from dagad._kernels.operation import Operation
 from dagad._kernels.over_parts import OverParts
 from dagad._sources.runs import Runs, runs_for
@@ -26,7 +26,7 @@ from dagad._tracing.tape import reverse_depth
 from dagad._types import AnyEngine, AnyPolicy, AnyRows, AnyScheduler, Function
 from dagad._values import pytree
 from dagad._values.canonical import snapshot
-from dagad._values.closures import hoist, with_arrays
+from dagad._values.closures import closure_convert, with_arrays
 
 
 @public
@@ -204,7 +204,7 @@ def map_reduce(
     2.079442
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
-    read = read_arguments(f, sliced, shared, options, Apart)
+    read = read_arguments(f, sliced, shared, options, Unreduced)
     if not len(read.plan):
         raise PlanError(
             "`map_reduce` got no rows, so there is nothing to combine, and no value that would stand for that. Treat "
@@ -225,8 +225,8 @@ def map_reduce(
 
 def _runs(read: Arguments, combine: Function) -> list[Subtree] | None:
     """Return which chunks are combined where they run; None where chunks are tasks of this process, or one each."""
-    count = getattr(read.place, "n_workers", None)
-    if count is None or (patches.somebody_traces() and hoist(combine)[0]):  # what it carries is traced here
+    count = getattr(read.scheduler, "n_workers", None)
+    if count is None or (patches.somebody_traces() and closure_convert(combine)[0]):  # what it carries is traced here
         return None
     if len(read.columns.constant_shards) < len(read.columns.shards):  # each chunk owns the rows that stay
         return None
@@ -238,7 +238,7 @@ def _runs(read: Arguments, combine: Function) -> list[Subtree] | None:
 
 def _by_runs(read: Arguments, combine: Function, parts: list[Subtree] | None) -> Operation:
     if parts is None:
-        return bound(read, Apart(read.function))
+        return bound(read, Unreduced(read.function))
     runs: Any = Runs(read.columns, read.plan, parts)
     return bound(
         read._replace(plan=runs.plan, columns=runs),

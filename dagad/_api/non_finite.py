@@ -19,7 +19,7 @@ from dagad._executors.checkpointed import unwritten
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._kernels.context import VALUE_AND_GRAD, Mode
 from dagad._kernels.finite import bad_row, is_finite
-from dagad._kernels.kernel import Apart
+from dagad._kernels.kernel import Unreduced
 from dagad._kernels.operation import Operation
 from dagad._remembered import Remembered
 from dagad._sources.plan import Chunk
@@ -65,11 +65,11 @@ def warn_of_nan(program: Program, value: Value, gradient: Tree) -> None:
     if is_finite(gradient) or not is_finite(value) or is_inside_any_task():
         return
     leaves = enumerate(pytree.plain(leaf) for leaf in pytree.flatten_with_none(gradient)[0] if leaf is not None)
-    bad = [place for place, leaf in leaves if pytree.is_differentiable(leaf) and np.any(np.isnan(leaf))]
+    bad = [index for index, leaf in leaves if pytree.is_differentiable(leaf) and np.any(np.isnan(leaf))]
     if not bad or _is_known((program.identity, "gradient"), True):
         return
     warn(
-        f"`{program.name}` gave a finite value, and a gradient that is nan in {program.place_of(bad[0])}. Both "
+        f"`{program.name}` gave a finite value, and a gradient that is nan in {program.leaf_name(bad[0])}. Both "
         "branches of `np.where` are differentiated, the one that is not taken too: make it finite, "
         "`np.where(ok, np.sqrt(np.where(ok, x, 1.0)), 0.0)`. So is what `np.nansum` and `where=` leave out: zero times "
         "nan is nan, so fill gaps before you compute with them, `np.where(ok, y, 0.0)`, and leave the terms out then. "
@@ -125,7 +125,7 @@ def _first_bad_row(operation: Operation, leaves: list[Any]) -> int | None:
     return None
 
 
-class Searched(Apart):
+class Searched(Unreduced):
     """A chunk function that is run again to see what each chunk gives."""
 
     __slots__ = ()
@@ -137,13 +137,13 @@ def _bad_chunks(operation: Operation, leaves: list[Any]) -> list[Chunk]:
         return list(operation.plan)
     with Mode(VALUE_AND_GRAD), unwritten():
         found = replace(operation, kernel=Searched(operation.kernel.function)).call(leaves)
-    places = zip(operation.plan, found.places, strict=True)
-    return [chunk for chunk, at in places if not all(is_finite(found.stacked[place]) for place, _ in at)]
+    positions = zip(operation.plan, found.positions, strict=True)
+    return [chunk for chunk, at in positions if not all(is_finite(found.stacked[index]) for index, _ in at)]
 
 
 def _bad_row(operation: Operation, leaves: list[Any], chunk: Chunk) -> int | None:
     """Return the first row of a chunk that is not finite; None if there is none here."""
-    if any(map(pytree.is_placed, leaves)):
+    if any(map(pytree.is_sharded, leaves)):
         return None
     own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in operation.inputs.targets(chunk.number)]
     row = bad_row(opened(operation.sliced.rows(chunk)), own)

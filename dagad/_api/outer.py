@@ -62,8 +62,8 @@ def _forward(operation: Operation, trace: Trace) -> Outputs:
     below, (tangents, count), n_theta = trace.below, trace.tangents(), sum(operation.inputs.shared)
     moving = [
         [
-            pytree.dense(tangents[place][number] if place in tangents else None, leaf, "A tangent")
-            for place, leaf in enumerate(below)
+            pytree.dense(tangents[index][number] if index in tangents else None, leaf, "A tangent")
+            for index, leaf in enumerate(below)
         ]
         for number in range(count)
     ]
@@ -78,10 +78,10 @@ def _forward(operation: Operation, trace: Trace) -> Outputs:
 def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:
     """Return a result with other leaves where it has floating-point ones."""
     if not value.stacked and type(value.reduced) in (float, np.float64):  # nearly always
-        return Outputs(next(leaves), [], value.note, value.places)
+        return Outputs(next(leaves), [], value.note, value.positions)
     summed = Partition.of(value.reduced, pytree.is_differentiable_or_traced).merge(leaves)
     own = [next(leaves) if pytree.is_differentiable_or_traced(leaf) else leaf for leaf in value.stacked]
-    return Outputs(summed, own, value.note, value.places)
+    return Outputs(summed, own, value.note, value.positions)
 
 
 # Reverse
@@ -89,26 +89,26 @@ def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:
 
 def _reverse(operation: Operation, trace: Trace) -> Outputs:
     """Run the operation; its pullback becomes one node of the outer tape."""
-    below, places = trace.below, tuple(trace.nodes)
+    below, indices = trace.below, tuple(trace.nodes)
     if not any(map(pytree.is_traced, below)):
         below = [traceable(contiguous(leaf)) for leaf in below]
         value, state = operation.forward(below)
-        pull: Any = Pull(operation, below, value, state, places)
+        pull: Any = Pull(operation, below, value, state, indices)
     else:
-        value, pull = _traced(operation, below, places)
+        value, pull = _traced(operation, below, indices)
     outputs = trace.pulled(value.floats(), pull)
     return _filled(value, iter(outputs)) if outputs else value
 
 
-def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> tuple[Outputs, Any]:
+def _traced(operation: Operation, below: list[Any], indices: tuple[int, ...]) -> tuple[Outputs, Any]:
     """Return the value and the pullback where somebody else traces too: both are operations that he differentiates."""
     # Whatever the policy: there is no tape to keep, and it is not to show in the bits.
     if not operation.kernel.is_reduction:
-        return (value := _applied(operation, below)), TracedPull(operation, below, value, None, places)
+        return (value := _applied(operation, below)), TracedPull(operation, below, value, None, indices)
     both = _applied(operation.value_and_grad(), below)
     reduced, shared, n_without = both.reduced
     gradient = None if n_without else [*shared, *both.stacked]
-    return (value := Outputs(reduced, [])), TracedPull(operation, below, value, gradient, places)
+    return (value := Outputs(reduced, [])), TracedPull(operation, below, value, gradient, indices)
 
 
 class TracedPull:
@@ -120,14 +120,14 @@ class TracedPull:
         leaves: list[Any],
         value: Outputs,
         gradient: list[Any] | None,
-        places: tuple[int, ...],
+        indices: tuple[int, ...],
     ) -> None:
         self._operation, self._leaves, self._value, self._gradient = operation, leaves, value, gradient
-        self._places = places  # of the leaves that this trace asks for
+        self._indices = indices  # of the leaves that this trace asks for
 
     def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
         cotangents = self._pulled(parts_of(cotangent))
-        found = (cotangents[place] for place in self._places)
+        found = (cotangents[index] for index in self._indices)
         # Autograd's own transforms hand out what they get.
         return tuple(found if is_in_a_transform() else map(writable, found))
 
@@ -136,14 +136,14 @@ class TracedPull:
         nothing = [None] * len(self._leaves)
         rows = [nothing if one is None else self._pulled(list(map(full, parts_of(one)))) for one in cotangents]
         found = [list(column) for column in zip(*rows, strict=True)]
-        return [found[place] for place in self._places]
+        return [found[index] for index in self._indices]
 
     def _pulled(self, seeds: list[Any]) -> list[Any]:
         if self._gradient is None:
             return self._pulled_traced(seeds)
-        asked = [part if place in self._places else None for place, part in enumerate(self._gradient)]
+        asked = [part if index in self._indices else None for index, part in enumerate(self._gradient)]
         # The cotangent of a factor of Shards would be a sum over their rows: for tapes, that is the operation's affair.
-        if any(reverse_depth(seeds[0]) or reverse_depth(part) for part in asked if pytree.is_placed(part)):
+        if any(reverse_depth(seeds[0]) or reverse_depth(part) for part in asked if pytree.is_sharded(part)):
             return self._pulled_traced(seeds)
         return [None if part is None else _scaled(part, seeds[0]) for part in asked]
 
@@ -155,16 +155,16 @@ class TracedPull:
 
 
 def _scaled(part: Cotangent, seed: Cotangent) -> Any:
-    return times(part, seed) if pytree.is_placed(part) else part * seed
+    return times(part, seed) if pytree.is_sharded(part) else part * seed
 
 
 class Pull(TracedPull):
     """The pullback of an operation at plain leaves: there is a state, which every pull may change."""
 
     def __init__(
-        self, operation: Operation, leaves: list[Any], value: Outputs, state: State, places: tuple[int, ...]
+        self, operation: Operation, leaves: list[Any], value: Outputs, state: State, indices: tuple[int, ...]
     ) -> None:
-        super().__init__(operation, leaves, value, None, places)
+        super().__init__(operation, leaves, value, None, indices)
         self._state, self._lock = state, threading.Lock()
 
     def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
@@ -174,7 +174,7 @@ class Pull(TracedPull):
         seeds = [some if some is None else list(map(contiguous, some)) for some in seeds]
         with held(self._lock):
             found, self._state = self._operation.backward_many(self._leaves, self._value, self._state, seeds)
-        return [found[place] for place in self._places]
+        return [found[index] for index in self._indices]
 
     def _pulled(self, seeds: list[Any]) -> list[Any]:
         if any(map(pytree.is_traced, seeds)):

@@ -33,17 +33,17 @@ class Program:
         if type(argnums) is not int and isinstance(argnums, np.integer):
             argnums = int(argnums)
         self._fun, self._kwargs, self._argnums, self._has_aux = fun, kwargs, argnums, has_aux
-        self._places, args = _places(argnums, args), list(args)
-        for place in self._places:
-            args[place] = pytree.all_opened(args[place])
+        self._indices, args = _indices(argnums, args), list(args)
+        for index in self._indices:
+            args[index] = pytree.all_opened(args[index])
         self._args = args
-        self.partitions = [Partition.of(args[place], pytree.is_differentiable_or_traced) for place in self._places]
-        for place, partition in zip(self._places, self.partitions, strict=True):
+        self.partitions = [Partition.of(args[index], pytree.is_differentiable_or_traced) for index in self._indices]
+        for index, partition in zip(self._indices, self.partitions, strict=True):
             if len(partition.positions) < len(partition.leaves):
-                _refuse_tables(argument_of(fun, place), partition)
-                _warn_of_integers(argument_of(fun, place), partition)
+                _refuse_tables(argument_of(fun, index), partition)
+                _warn_of_integers(argument_of(fun, index), partition)
             if not partition.positions:
-                raise NotDifferentiableError(_no_leaves(argument_of(fun, place), args[place]))
+                raise NotDifferentiableError(_no_leaves(argument_of(fun, index), args[index]))
         self.leaves = [canonical(leaf) for p in self.partitions for leaf in p.taken]
 
     def __reduce__(self) -> Any:
@@ -66,12 +66,12 @@ class Program:
         """What stays the same when the function is defined again."""
         return identity_of(self._fun)
 
-    def place_of(self, leaf: int) -> str:
+    def leaf_name(self, leaf: int) -> str:
         """Return what sentences call a leaf that is being differentiated."""
-        for place, partition in zip(self._places, self.partitions, strict=True):
+        for index, partition in zip(self._indices, self.partitions, strict=True):
             if leaf < len(partition.positions):
-                path = pytree.paths(self._args[place])[partition.positions[leaf]]
-                return f"a{argument_of(self._fun, place)[1:]}" + (f", leaf {path}" if path else "")
+                path = pytree.paths(self._args[index])[partition.positions[leaf]]
+                return f"a{argument_of(self._fun, index)[1:]}" + (f", leaf {path}" if path else "")
             leaf -= len(partition.positions)
         return "it"
 
@@ -95,16 +95,16 @@ class Program:
     def tape(self) -> tuple[Any, Any, list[Any], list[Any]]:
         """Run the program: its value, what came along, the tape's nodes behind the value's leaves, and the roots."""
         output, ends, roots = record(self._run, self.leaves)
-        value, aux = self._apart(output)
+        value, aux = self._value_and_aux(output)
         return value, aux, ends if aux is None else ends[: len(pytree.flatten(value)[0])], roots
 
     def push(self, directions: Sequence[Sequence[Any]]) -> tuple[Any, Any, Any]:
         """Run the program on leaves that move: its value, what came along, and the tangents; see `forward.push`."""
         output, moved = push(self._run, self.leaves, directions)
-        value, aux = self._apart(output)
+        value, aux = self._value_and_aux(output)
         return value, aux, list(map(handed_out, moved))
 
-    def _apart(self, output: Value) -> tuple[Any, Any]:
+    def _value_and_aux(self, output: Value) -> tuple[Any, Any]:
         """Return the value and what came along, whose leaves stand behind those of the value."""
         if not self._has_aux:
             return output, None
@@ -118,19 +118,19 @@ class Program:
     def direction(self, tangents: Sequence[Any]) -> list[Any]:
         """Return one tangent per leaf, from one pytree per argument."""
         found: list[Any] = []
-        for place, partition, tangent in zip(self._places, self.partitions, tangents, strict=True):
+        for index, partition, tangent in zip(self._indices, self.partitions, tangents, strict=True):
             try:
                 parts = partition.extract(pytree.all_opened(tangent))
             except StructureError as error:
                 raise StructureError(
-                    f"{self._tangent_of(place)} has another structure than the argument. Give one number or array for "
+                    f"{self._tangent_of(index)} has another structure than the argument. Give one number or array for "
                     "each of the argument's, in the same containers; None where nothing moves."
                 ) from error
             parts = self.as_they_are(parts)
             if all(map(_is_like, parts, partition.taken)):  # nearly always
                 found.extend(parts)
             else:
-                what = f"{self._tangent_of(place)}, or a part of it,"
+                what = f"{self._tangent_of(index)}, or a part of it,"
                 found.extend(_moved(part, leaf, what) for part, leaf in zip(parts, partition.taken, strict=True))
         return found
 
@@ -143,15 +143,15 @@ class Program:
             return parts
         return list(map(snapshot, parts))
 
-    def _tangent_of(self, place: int) -> str:
+    def _tangent_of(self, index: int) -> str:
         """Return what sentences call the tangent of an argument."""
-        name = argument_of(self._fun, place)
+        name = argument_of(self._fun, index)
         return f"The tangent of {name[0].lower()}{name[1:]}"
 
     def _run(self, leaves: Sequence[Any]) -> Any:
         rest, args = iter(leaves), list(self._args)
-        for place, partition in zip(self._places, self.partitions, strict=True):
-            args[place] = partition.merge(rest)
+        for index, partition in zip(self._indices, self.partitions, strict=True):
+            args[index] = partition.merge(rest)
         return self._fun(*args, **self._kwargs)
 
     def _gradient(self, cotangents: Sequence[Any]) -> Any:
@@ -170,7 +170,7 @@ def fitting(part: Cotangent, leaf: Leaf) -> Any:
     """Return a cotangent, if it has the shape of its leaf: some rules of autograd's forget what was broadcast."""
     if type(part) is np.ndarray and type(leaf) is np.ndarray and part.shape == leaf.shape:  # nearly always
         return part
-    if not pytree.is_placed(leaf) and np.shape(pytree.plain(part)) != np.shape(pytree.plain(leaf)):
+    if not pytree.is_sharded(leaf) and np.shape(pytree.plain(part)) != np.shape(pytree.plain(leaf)):
         raise StructureError(
             f"A gradient has the shape {np.shape(pytree.plain(part))}, and its argument "
             f"{np.shape(pytree.plain(leaf))}: autograd's derivative of a function that broadcasts is wrong, such as "
@@ -199,10 +199,10 @@ def _is_like(part: Cotangent, leaf: Leaf) -> bool:
 
 def _moved(part: Cotangent, leaf: Leaf, what: str) -> Any:
     looked_at = part is not None and not pytree.is_traced(part)
-    if looked_at and pytree.is_placed(leaf):
+    if looked_at and pytree.is_sharded(leaf):
         plan = pytree.plain(leaf).plan
-        if not pytree.is_placed(part) or part.plan != plan:
-            cut = f"Shards of {part.plan}" if pytree.is_placed(part) else described(part)
+        if not pytree.is_sharded(part) or part.plan != plan:
+            cut = f"Shards of {part.plan}" if pytree.is_sharded(part) else described(part)
             raise StructureError(
                 f"{what} is {cut}, where the argument is Shards of {plan}. Give Shards that were cut like it, by "
                 f"{plan.how_to_cut('tangent')}."
@@ -217,31 +217,31 @@ _SEVERAL = (tuple, list)
 _INDEX = (int, np.integer)
 
 
-def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
+def _indices(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
     wanted: Any = (argnums,) if isinstance(argnums, int) else argnums
-    places, n_args = list[int](), len(args)
-    for place in wanted if isinstance(wanted, _SEVERAL) else ():
-        if not isinstance(place, _INDEX):
-            places.clear()
+    indices, n_args = list[int](), len(args)
+    for index in wanted if isinstance(wanted, _SEVERAL) else ():
+        if not isinstance(index, _INDEX):
+            indices.clear()
             break
-        if not -n_args <= place < n_args:
+        if not -n_args <= index < n_args:
             raise StructureError(
-                f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {n_args} "
+                f"`argnums={argnums!r}` asks for argument {index}, but the function was called with {n_args} "
                 "positional arguments. Pass by position what to differentiate with respect to."
             )
-        number = int(place % n_args)
-        if number in places:
+        number = int(index % n_args)
+        if number in indices:
             raise StructureError(
                 f"`argnums={argnums!r}` asks for argument {number} twice, and a derivative belongs to one "
                 "place. Name each argument once, and use what comes out of it twice."
             )
-        places.append(number)
-    if not places:
+        indices.append(number)
+    if not indices:
         raise StructureError(
             f"`argnums={argnums!r}` is neither an int nor a tuple of ints. Give the positions of the arguments to "
             "differentiate with respect to."
         )
-    return places
+    return indices
 
 
 def check_function(fun: Function, asked: str, argnums: Argnums = 0) -> None:
@@ -255,7 +255,7 @@ def check_function(fun: Function, asked: str, argnums: Argnums = 0) -> None:
     if not callable(fun):
         raise ArgumentsError(f"`dagad.{asked}` takes a function, and was given {described(fun)}.")
     positions = argnums if isinstance(argnums, tuple | list) else (argnums,)
-    if not all(isinstance(place, _INDEX) for place in positions):
+    if not all(isinstance(index, _INDEX) for index in positions):
         raise StructureError(
             f"`argnums`, the second argument of `dagad.{asked}`, says which arguments to differentiate with respect "
             f"to, by an int or a tuple of ints; it was given {_listed(argnums)}. `dagad.{asked}` returns a function: "
@@ -349,7 +349,7 @@ def _how_to_float(leaves: Sequence[Any]) -> str:
         return f"`{own.__name__}` is derived from `{name}`, and may hold more than that: give `{name}(...)` of it."
     fields = _fields_of(own) or {"x": False, "y": False}
     parts = "".join(f"m.{name}, " for name in fields)
-    by_name = ", ".join(f"{name}=parts[{place}]" for place, name in enumerate(fields))
+    by_name = ", ".join(f"{name}=parts[{index}]" for index, name in enumerate(fields))
     made = f"{own.__name__}({by_name if any(fields.values()) else '*parts'})"
     return (
         f"To look into `{own.__name__}`, register the class with optree: `optree.register_pytree_node({own.__name__}, "

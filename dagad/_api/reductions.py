@@ -117,7 +117,7 @@ def reduce_sum(
     total = differentiable(operation, read.leaves).reduced
     if read.key is not None and not is_as_expected(read, total):
         return reduce_sum(f, sliced, *shared, **options, sum=sum)
-    warn_unless_sum(operation, read.place, read.leaves, began)
+    warn_unless_sum(operation, read.scheduler, read.leaves, began)
     return total
 
 
@@ -228,7 +228,7 @@ def find_grainsize(f: Callable[..., Any], sliced: AnyRows, *shared: Any, engine:
 def bound(read: Arguments, kernel: Kernel, monoid: Monoid = PLAIN) -> Operation:
     """Return a kernel on all chunks."""
     inputs = Inputs.of(read.plan, read.columns, read.n_theta, len(read.leaves) - read.n_theta)
-    executor = as_member(checkpointed(executor_on(read.place), read.place), read.place)
+    executor = as_member(checkpointed(executor_on(read.scheduler), read.scheduler), read.scheduler)
     return Operation(kernel, read.plan, read.columns, inputs, executor, read.policy, read.owner, monoid)
 
 

@@ -82,18 +82,18 @@ def shard(data: Tree, grainsize: int | str = "auto", scheduler: AnyScheduler = N
     >>> float(dagad.grad(lambda theta: dagad.reduce_sum(loss, data, theta))(1.0))
     80.0
     """
-    place = find_scheduler(scheduler)
+    target = find_scheduler(scheduler)
     _refuse_shards(data)
     loaders = loaders_of(data)
     if loaders is not None:
-        return _from_loaders(loaders, grainsize, place)
+        return _from_loaders(loaders, grainsize, target)
     # Copies, on a cluster too: what is sent leaves when Dask gets round to it, and the data are to be those of now.
     columns = read_sliced(snapshots(without_labels(data)), readers=(read_blocks, *READERS))[0]
     plan, names = _plan(grainsize, columns), new_names()
     keys = [names("shard", chunk.number) for chunk in plan]
     rows = {key: columns.rows(chunk) for key, chunk in zip(keys, plan, strict=True)}
-    if not place.remote and all(part.stays for part in rows.values()):
-        return Shards(plan, place, keys, rows, HOME, None, columns.row_kinds())
+    if not target.remote and all(part.stays for part in rows.values()):
+        return Shards(plan, target, keys, rows, HOME, None, columns.row_kinds())
     # Bound to a home that is gone, and waiting for nothing, a task would wait for ever. The anchor is bound to none.
     anchor = names("input", "anchor")
     graph: Graph = {anchor: Task(anchor, anchor_task)}
@@ -102,32 +102,32 @@ def shard(data: Tree, grainsize: int | str = "auto", scheduler: AnyScheduler = N
         graph.update(made)
     for chunk, (key, part) in zip(plan, rows.items(), strict=True):
         refs = [TaskRef(by_chunk[chunk.number]) for _, by_chunk in blocks]
-        graph[key] = Task(key, placed, part, not place.remote, TaskRef(anchor), chunk.stop - chunk.start, *refs)
-    _refuse_persisted(graph, place)
+        graph[key] = Task(key, sharded, part, not target.remote, TaskRef(anchor), chunk.stop - chunk.start, *refs)
+    _refuse_persisted(graph, target)
     leaves = pytree.flatten(data, is_leaf=pytree.is_list)[0]
-    with tasks_annotated(_annotations([leaf.__dask_graph__() for leaf in leaves if is_dask_collection(leaf)], place)):
-        kept = run_graph(place, graph, (), ignore, keep=keys).kept
-    return Shards(plan, place, keys, kept, HOME, None, columns.row_kinds())
+    with tasks_annotated(_annotations([leaf.__dask_graph__() for leaf in leaves if is_dask_collection(leaf)], target)):
+        kept = run_graph(target, graph, (), ignore, keep=keys).kept
+    return Shards(plan, target, keys, kept, HOME, None, columns.row_kinds())
 
 
-def _annotations(graphs: Iterable[Any], place: Scheduler) -> dict[Key, Annotations]:
+def _annotations(graphs: Iterable[Any], target: Scheduler) -> dict[Key, Annotations]:
     """Return what the tasks of graphs were annotated with; nothing in this process, where none of it counts."""
     found = dict[Key, Annotations]()
-    for graph in graphs if place.remote else ():
+    for graph in graphs if target.remote else ():
         found |= annotations_of(graph) if isinstance(graph, HighLevelGraph) else {}
     return found
 
 
 def _refuse_shards(data: Tree) -> None:
     leaves = pytree.flatten(data, is_leaf=pytree.is_list)[0]
-    if any(pytree.is_placed(item) for leaf in leaves for item in (leaf if isinstance(leaf, list) else [leaf])):
+    if any(pytree.is_sharded(item) for leaf in leaves for item in (leaf if isinstance(leaf, list) else [leaf])):
         raise PlanError(
             "There are Shards among the data already. Pass what `.gather()` returns to cut the data in another way."
         )
 
 
-def _refuse_persisted(graph: Graph, place: Scheduler) -> None:
-    if not place.remote and any(not node.dependencies <= graph.keys() for node in graph.values()):
+def _refuse_persisted(graph: Graph, target: Scheduler) -> None:
+    if not target.remote and any(not node.dependencies <= graph.keys() for node in graph.values()):
         raise StructureError(
             "The data were persisted on a cluster, where they are, and were to be placed in this process. Place them "
             "there, `dagad.shard(data, scheduler=client)`, or compute them first, `data.compute(scheduler=client)`."
@@ -150,7 +150,7 @@ def _plan(grainsize: object, columns: Sliced) -> AnyPlan:
     return Plan(n_rows, size)
 
 
-def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -> Shards:
+def _from_loaders(loaders: Sequence[Any], grainsize: object, target: Scheduler) -> Shards:
     """Load every piece where it is to stay, and ask how many rows it has."""
     size = check_grainsize(grainsize, len(loaders))
     names, lengths = new_names(), dict[Key, int]()
@@ -160,13 +160,13 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
         graph.update(graph_of(each))
     sources = [names.about(loader.key)("shard", ("loaded", number)) for number, loader in enumerate(loaders)]
     counts = [names("getitem", ("length", number)) for number in range(len(loaders))]
-    graph, annotations = _loading(graph, loaders, sources), _annotations(held.values(), place)
+    graph, annotations = _loading(graph, loaders, sources), _annotations(held.values(), target)
     annotations |= {key: annotations.get(loader.key, {}) for key, loader in zip(sources, loaders, strict=True)}
     for number, (key, source) in enumerate(zip(counts, sources, strict=True)):
         graph[key] = Task(key, length, TaskRef(source), number)
-    _refuse_persisted(graph, place)
+    _refuse_persisted(graph, target)
     with tasks_annotated(annotations):
-        pieces = run_graph(place, graph, counts, lengths.__setitem__, keep=sources).kept
+        pieces = run_graph(target, graph, counts, lengths.__setitem__, keep=sources).kept
     chunks = [
         (number, start, min(start + (size or lengths[count]), lengths[count]))
         for number, count in enumerate(counts)
@@ -174,14 +174,14 @@ def _from_loaders(loaders: Sequence[Any], grainsize: object, place: Scheduler) -
     ]
     keys = [names("shard", number) for number in range(len(chunks))]
     cuts: Graph = {
-        key: Task(key, cut_out, TaskRef(sources[number]), number, start, stop, not place.remote)
+        key: Task(key, cut_out, TaskRef(sources[number]), number, start, stop, not target.remote)
         for key, (number, start, stop) in zip(keys, chunks, strict=True)
     }
     stay = {key: _of_workers(annotations[sources[number]]) for key, (number, _, _) in zip(keys, chunks, strict=True)}
     with tasks_annotated(stay):
-        kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
+        kept = run_graph(target, cuts, (), ignore, keep=keys, kept=pieces).kept
     bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
-    return Shards(plan_of(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
+    return Shards(plan_of(tuple(bounds)), target, keys, {key: kept[key] for key in keys}, HOME)
 
 
 def _of_workers(annotations: Annotations) -> Annotations:
@@ -246,7 +246,7 @@ def anchor_task() -> None:
     """Do nothing, wherever there is a worker."""
 
 
-def placed(rows: AnyRows, shared: bool, anchor: None, n_rows: int, *blocks: Any) -> Rows:
+def sharded(rows: AnyRows, shared: bool, anchor: None, n_rows: int, *blocks: Any) -> Rows:
     """Return rows with blocks of dask arrays where they belong, and with what is made where the rows are.
 
     A copy where others may write into the blocks, in a process that it is shared with.
@@ -282,7 +282,7 @@ def length(loaded: Any, number: int) -> int:
 
 
 def cut_out(loaded: Any, number: int, start: int, stop: int, shared: bool) -> Rows:
-    """Return some rows of a piece; see `placed`."""
+    """Return some rows of a piece; see `sharded`."""
     rows: Rows = _piece_of(loaded, number).rows(Chunk(0, start, stop)).made()
     return rows.snapshot() if shared else rows
 

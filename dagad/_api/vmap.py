@@ -142,7 +142,7 @@ def _calls(fun: Function, in_axes: Tree, args: tuple[Any, ...], kwargs: dict[str
     """Return the arguments of each member."""
     axes = [*_by_argument(in_axes, len(args)), *[0] * len(kwargs)]
     columns = [pytree.flatten_with_none(pytree.all_opened(argument)) for argument in (*args, *kwargs.values())]
-    names = [argument_of(fun, place) for place in range(len(args))] + [f"Argument `{name}`" for name in kwargs]
+    names = [argument_of(fun, index) for index in range(len(args))] + [f"Argument `{name}`" for name in kwargs]
     found = [_axes_of(name, axis, column) for name, axis, column in zip(names, axes, columns, strict=True)]
     count = _n_members(names, found, columns)
     by_argument = [_by_member(*column, some, count) for column, some in zip(columns, found, strict=True)]
@@ -205,7 +205,7 @@ def _checked(name: str, leaf: Leaf, axis: int) -> int:
             "it. Compute it first; or give None for it in `in_axes` if all members share it."
         )
     if (
-        pytree.is_placed(leaf)
+        pytree.is_sharded(leaf)
         or isinstance(plain, str | bytes)
         or (not hasattr(plain, "__array__") and not np.isscalar(plain))
     ):
@@ -247,9 +247,9 @@ def _n_members(names: Sequence[str], axes: Sequence[list[int | None]], columns: 
             if axis is not None:
                 counts.setdefault(int(np.shape(pytree.plain(leaf))[axis]), name)
     if len(counts) > 1:
-        told = ", ".join(f"{_lower(name)} has {count}" for count, name in counts.items())
+        listed = ", ".join(f"{_lower(name)} has {count}" for count, name in counts.items())
         raise StructureError(
-            f"The arguments have different numbers of members: {told}. Give all of them the same number, or None in "
+            f"The arguments have different numbers of members: {listed}. Give all of them the same number, or None in "
             "`in_axes` for what all members share."
         )
     if not counts:

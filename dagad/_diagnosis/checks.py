@@ -104,8 +104,8 @@ def settled_slope(
     found = [slope_at(step, value, leaves, direction, seeds) for step in steps]
     best = Slope(np.nan, np.inf, np.nan, first)
     for step, longer, own, shorter in zip(steps[1:], found, found[1:], found[2:], strict=False):
-        apart = max(abs(own.number - longer.number), abs(own.number - shorter.number))
-        error = apart + own.error + eps * size / step * max(own.scale, abs(claimed))
+        disagreement = max(abs(own.number - longer.number), abs(own.number - shorter.number))
+        error = disagreement + own.error + eps * size / step * max(own.scale, abs(claimed))
         if error < best.error:  # false of nan
             best = own._replace(error=error)
     return best
@@ -146,31 +146,31 @@ class Check:
     def run(self, modes: Sequence[str]) -> None:
         """Raise `GradientError` for the first leaf whose derivative is wrong in some mode."""
         pulled = self._subject.pull(self.seeds) if "rev" in modes else None
-        for place in range(len(self._subject.leaves)):
-            along = [part if other == place else None for other, part in enumerate(self.direction)]
+        for index in range(len(self._subject.leaves)):
+            along = [part if other == index else None for other, part in enumerate(self.direction)]
             found = {}
             if "fwd" in modes:
                 found["forward"] = paired(self._subject.push(along), self.seeds)
             if pulled is not None:
-                found["reverse"] = paired([pulled[place]], [self.direction[place]])
+                found["reverse"] = paired([pulled[index]], [self.direction[index]])
             why = disagreement(self._subject.value, self._subject.leaves, along, self.seeds, found, self._tolerance)
             if why is UNSETTLED:
-                self._warn(place)
+                self._warn(index)
             elif why is not None:
                 mode, expected = why
-                raise self._wrong(mode, place, found[mode], expected)
+                raise self._wrong(mode, index, found[mode], expected)
 
-    def _warn(self, place: int) -> None:
+    def _warn(self, index: int) -> None:
         warn(
-            f"Differences can't decide whether the derivative of {self._what} in {self._subject.names[place]} is "
+            f"Differences can't decide whether the derivative of {self._what} in {self._subject.names[index]} is "
             "right: they are nan, or differ from step to step. This is not a pass. Check at a point that is not at an "
             "edge of where the function is defined, nor at a kink, and with values that are more exact: a smaller "
             "tolerance of a solver, fewer rows, a smaller constant."
         )
 
-    def _wrong(self, mode: str, place: int, found: float, expected: float) -> GradientError:
+    def _wrong(self, mode: str, index: int, found: float, expected: float) -> GradientError:
         return GradientError(
-            f"The {mode}-mode derivative of {self._what} in {self._subject.names[place]} is wrong: along a random "
+            f"The {mode}-mode derivative of {self._what} in {self._subject.names[index]} is wrong: along a random "
             f"direction it is {found:.10g}, and differences give {expected:.10g}. {self._where()}"
         )
 
@@ -240,23 +240,23 @@ def check_sums(subject: Subject, tolerance: float | None) -> None:
 def wrong_leaf(operation: Operation, leaves: Sequence[Any], chunk: Chunk, tolerance: float) -> str:
     """Return which leaf one chunk has a wrong reverse-mode derivative in; nothing if it is right, or elsewhere."""
     rows, inputs = operation.sliced.rows(chunk), operation.inputs
-    if not hasattr(opened(rows), "with_unpacked") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
+    if not hasattr(opened(rows), "with_unpacked") or any(map(pytree.is_sharded, leaves)):  # they live on a cluster
         return ""
     leaves = list(map(canonical, leaves))
     theta = leaves[: inputs.shared[0]]
     own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in inputs.targets(chunk.number)]
-    place, rng, point = ChunkContext(chunk, new_names()), np.random.default_rng(0), [*theta, *own]
+    context, rng, point = ChunkContext(chunk, new_names()), np.random.default_rng(0), [*theta, *own]
 
     def parts(leaves: Sequence[Any]) -> Outputs:
         active = ([leaves[len(theta) :]],) if own else ()
-        found: Outputs = operation.kernel.value(place, rows, [leaves[: len(theta)]], *active)
+        found: Outputs = operation.kernel.value(context, rows, [leaves[: len(theta)]], *active)
         return found
 
     def value(leaves: Sequence[Any]) -> list[Any]:
         return parts(leaves).floats()
 
     seeds = [direction_of(rng, leaf) for leaf in value(point)]
-    _, pullback, _ = operation.kernel.record(place, rows, [theta], *(([own],) if own else ()))
+    _, pullback, _ = operation.kernel.record(context, rows, [theta], *(([own],) if own else ()))
     cotangents = [part for group in pullback(seeds) for part in group]
     for number, leaf in enumerate(point):
         along = [direction_of(rng, leaf) if other == number else None for other in range(len(point))]
@@ -303,7 +303,7 @@ class FunctionSubject:
     def __init__(self, fun: Callable[..., Any], args: Sequence[Any]) -> None:
         self._fun, self._args = fun, list(args)
         partitions = [Partition.of(arg, pytree.is_differentiable) for arg in args]
-        self._partitions = {place: p for place, p in enumerate(partitions) if p.positions}
+        self._partitions = {index: p for index, p in enumerate(partitions) if p.positions}
         if not self._partitions:
             raise NotDifferentiableError(
                 "No argument has floating-point numbers, so there is no derivative to check. Convert integers with "
@@ -311,26 +311,26 @@ class FunctionSubject:
             )
         self.leaves = [leaf for p in self._partitions.values() for leaf in p.taken]
         self.names = [
-            f"argument {place}" + (f", leaf {path}" if path else "")
-            for place, partition in self._partitions.items()
-            for path in [pytree.paths(args[place])[position] for position in partition.positions]
+            f"argument {index}" + (f", leaf {path}" if path else "")
+            for index, partition in self._partitions.items()
+            for path in [pytree.paths(args[index])[position] for position in partition.positions]
         ]
 
     def _at(self, leaves: Sequence[Any]) -> list[Any]:
         rest, args = iter(leaves), list(self._args)
-        for place, partition in self._partitions.items():
-            args[place] = partition.merge(rest)
+        for index, partition in self._partitions.items():
+            args[index] = partition.merge(rest)
         return args
 
     def _moving(self, *moving: Any) -> Any:
         args = list(self._args)
-        for place, argument in zip(self._partitions, moving, strict=True):
-            args[place] = argument
+        for index, argument in zip(self._partitions, moving, strict=True):
+            args[index] = argument
         return self._fun(*args)
 
     @property
     def _primals(self) -> tuple[Any, ...]:
-        return tuple([self._args[place] for place in self._partitions])
+        return tuple([self._args[index] for index in self._partitions])
 
     def _trees(self, parts: Sequence[Any]) -> list[Any]:
         rest = iter(parts)

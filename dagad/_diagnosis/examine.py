@@ -17,13 +17,13 @@ from dagad._api.shard import shard
 from dagad._api.transforms import evaluate, grad
 from dagad._diagnosis import facts
 from dagad._diagnosis.bounded import bounded
-from dagad._diagnosis.fitness import LAST_BITS, NOT_SEEN, Part, Seen, same_python
+from dagad._diagnosis.fitness import LAST_BITS, NOT_SEEN, Seen, WorkerReport, same_python
 from dagad._errors import TimedOutError
 from dagad._types import AnyRows, AnyScheduler, Array
 
 SIZE = 4_000_000  # bytes, to measure a line
 X, THETA, N_ROWS = np.linspace(-1.0, 1.0, 48).reshape(16, 3), np.array([0.3, -0.7, 1.1]), 4
-Road = Callable[[Any, str, float], Any]
+Trial = Callable[[Any, str, float], Any]
 CLOSE = 1e-12  # of the gradient, relative
 
 
@@ -31,7 +31,10 @@ def examine(client: AnyScheduler, patience: float) -> Seen:
     """Ask all parts of a cluster, one after the other; each may take `patience` seconds."""
     here = facts.facts()
     known = bounded(patience, "The list of workers", client.sync, client.scheduler.identity)["workers"]
-    parts = [Part(address, "", said["nthreads"], said["memory_limit"] or 0) for address, said in sorted(known.items())]
+    parts = [
+        WorkerReport(address, "", said["nthreads"], said["memory_limit"] or 0)
+        for address, said in sorted(known.items())
+    ]
     versions = bounded(patience, "The version of the scheduler", client.sync, _version, client)
     scheduler: dict[str, Any] = {"python": _python(versions), "packages": {}, "failures": {}}
     client.sync(_gather, [_ask_python(client, part, patience) for part in parts])
@@ -56,10 +59,10 @@ def examine(client: AnyScheduler, patience: float) -> Seen:
     if "dagad" in scheduler["packages"] or "refusal" in scheduler:
         able = [part for part in mine if part.facts and "dagad" in part.facts["packages"]]
         # A loop over placed rows refuses a cluster with workers that can't run it, whichever of them it needs.
-        roads: dict[str, Road] = (
-            ROADS if len(able) == len([part for part in parts if part.python]) else {"graph": by_graph}
+        trials: dict[str, Trial] = (
+            TRIALS if len(able) == len([part for part in parts if part.python]) else {"graph": by_graph}
         )
-        _try_all(client, able, roads, patience)
+        _try_all(client, able, trials, patience)
     return Seen(client.scheduler.address, here, scheduler, line, parts)
 
 
@@ -76,7 +79,7 @@ async def _version(client: AnyScheduler) -> Any:
     return await client.scheduler.versions()
 
 
-async def _ask_python(client: AnyScheduler, part: Part, patience: float) -> None:
+async def _ask_python(client: AnyScheduler, part: WorkerReport, patience: float) -> None:
     """Have the scheduler ask a worker for its version: not all at once, for one that is silent would hold up all."""
     asking = client.scheduler.broadcast(msg={"op": "versions"}, workers=[part.address], on_error="ignore")
     try:
@@ -88,7 +91,7 @@ async def _ask_python(client: AnyScheduler, part: Part, patience: float) -> None
         part.python = _python(answers[part.address])
 
 
-async def _ask(client: AnyScheduler, part: Part, patience: float) -> None:
+async def _ask(client: AnyScheduler, part: WorkerReport, patience: float) -> None:
     began = time.time()
     try:
         answers = await asyncio.wait_for(client.run(facts.facts, workers=[part.address], on_error="return"), patience)
@@ -112,7 +115,7 @@ async def _measure(client: AnyScheduler, address: str, patience: float) -> tuple
     return await asyncio.wait_for(facts.measured(line, SIZE, patience), patience)
 
 
-def _try_all(client: AnyScheduler, parts: Sequence[Part], roads: dict[str, Road], patience: float) -> None:
+def _try_all(client: AnyScheduler, parts: Sequence[WorkerReport], trials: dict[str, Trial], patience: float) -> None:
     """Have every worker reach the next one, and compute gradients."""
     for part, peer in zip(parts, [*parts[1:], *parts[:1]], strict=True):
         part.peer = peer.address if peer is not part else ""
@@ -126,7 +129,7 @@ def _try_all(client: AnyScheduler, parts: Sequence[Part], roads: dict[str, Road]
         except Exception as error:
             part.failure = f"a task failed there ({type(error).__name__}: {error})"
             continue
-        part.gradients = {road: _checked(run, client, part.address, patience) for road, run in roads.items()}
+        part.gradients = {executor: _checked(run, client, part.address, patience) for executor, run in trials.items()}
 
 
 def exponential(rows: AnyRows, theta: Array) -> Any:
@@ -158,10 +161,10 @@ def by_hot_loop(client: AnyScheduler, address: str, patience: float) -> Any:
     return found, ""
 
 
-ROADS: dict[str, Road] = {"graph": by_graph, "hot loop": by_hot_loop}
+TRIALS: dict[str, Trial] = {"graph": by_graph, "hot loop": by_hot_loop}
 
 
-def _checked(run: Road, client: AnyScheduler, address: str, patience: float) -> str:
+def _checked(run: Trial, client: AnyScheduler, address: str, patience: float) -> str:
     """Return what is wrong with a gradient; nothing if it is right."""
     try:
         found, unseen = bounded(patience, "A gradient", run, client, address, patience)

@@ -25,7 +25,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Part:
+class WorkerReport:
     """A worker, as the scheduler knows it, and what it said.
 
     Attributes
@@ -69,9 +69,9 @@ class Seen:
     client: dict[str, Any]
     scheduler: dict[str, Any]
     line: Line
-    workers: list[Part]
+    workers: list[WorkerReport]
 
-    def asked(self) -> list[tuple[Part, dict[str, Any]]]:
+    def asked(self) -> list[tuple[WorkerReport, dict[str, Any]]]:
         """Return the workers that said something, and what."""
         return [(part, part.facts) for part in self.workers if part.facts is not None]
 
@@ -191,7 +191,7 @@ def precision(seen: Seen) -> Iterable[Finding]:
 
 def threads(seen: Seen) -> Iterable[Finding]:
     """See whether each has a core."""
-    hosts: dict[str, list[tuple[Part, dict[str, Any]]]] = defaultdict(list)
+    hosts: dict[str, list[tuple[WorkerReport, dict[str, Any]]]] = defaultdict(list)
     for part, found in seen.asked():
         hosts[found["host"]].append((part, found))
     crowded = []
@@ -307,7 +307,9 @@ def graded(check: str, lines: Sequence[Line], between: str, here: bool) -> Itera
 
 def network(seen: Seen) -> Iterable[Finding]:
     """See who reaches whom, and how fast."""
-    apart = [(part.address, "can't be reached from the client") for part, _ in seen.asked() if part.direct is None]
+    unreachable = [
+        (part.address, "can't be reached from the client") for part, _ in seen.asked() if part.direct is None
+    ]
     cut = [
         (part.address, f"can't reach {part.peer} ({part.at_work['failure']})")
         for part in seen.workers
@@ -320,7 +322,7 @@ def network(seen: Seen) -> Iterable[Finding]:
     between = "Open the ports between workers (--worker-port gives a range): tasks whose inputs are elsewhere fail."
     return [
         *graded("network", [seen.line], "client to scheduler", is_loopback(seen.address)),
-        *(about("network", "look", apart, relayed, "") if apart else ()),
+        *(about("network", "look", unreachable, relayed, "") if unreachable else ()),
         *graded("network", [part.direct for part in seen.workers if part.direct], "client to workers", here),
         *(about("network", "bad", cut, between, "") if cut else ()),
         *graded("network", between_workers, "workers", here),
@@ -332,22 +334,22 @@ def gradients(seen: Seen) -> Iterable[Finding]:
     """See whether they were right, on every worker, by the graph and by the hot loop."""
     tried = [part for part in seen.workers if part.gradients]
     found: list[Finding] = []
-    for road in ("graph", "hot loop"):
-        wrong = [(part.address, part.gradients[road]) for part in tried if part.gradients.get(road)]
+    for executor in ("graph", "hot loop"):
+        wrong = [(part.address, part.gradients[executor]) for part in tried if part.gradients.get(executor)]
         bits = [(address, text) for address, text in wrong if text == LAST_BITS]
         unseen = [(address, text.removeprefix(NOT_SEEN)) for address, text in wrong if text.startswith(NOT_SEEN)]
         rest = [pair for pair in wrong if pair[1] != LAST_BITS and not pair[1].startswith(NOT_SEEN)]
         remedy = "Have the same versions and the same kind of processor everywhere, where bits matter."
-        found += about(f"gradient ({road})", "look", bits, remedy, "") if bits else ()
-        found += about(f"gradient ({road})", "look", unseen, QUIET, "") if unseen else ()
-        found += about(f"gradient ({road})", "bad", rest, "See the other findings first.", "") if rest else ()
-        n_tried = sum(road in part.gradients for part in tried)
+        found += about(f"gradient ({executor})", "look", bits, remedy, "") if bits else ()
+        found += about(f"gradient ({executor})", "look", unseen, QUIET, "") if unseen else ()
+        found += about(f"gradient ({executor})", "bad", rest, "See the other findings first.", "") if rest else ()
+        n_tried = sum(executor in part.gradients for part in tried)
         if n_tried and not wrong:
             text = f"right, with the bits of the client, on {n_tried} workers"
-            found.append(Finding(f"gradient ({road})", "ok", text))
+            found.append(Finding(f"gradient ({executor})", "ok", text))
         elif tried and not n_tried:
             remedy = "Mend them, or retire them: dagad refuses a cluster with such workers."
-            found.append(Finding(f"gradient ({road})", "look", "not tried: some workers can't run dagad", remedy))
+            found.append(Finding(f"gradient ({executor})", "look", "not tried: some workers can't run dagad", remedy))
     return found
 
 

@@ -18,7 +18,7 @@ from dagad._errors import (
     SchedulerLostError,
     WorkerLostError,
 )
-from dagad._executors.evaluation import calm_process, inside_task, new_names, run_graph
+from dagad._executors.evaluation import inside_task, new_names, process_settings, run_graph
 from dagad._executors.graph_tasks import plain_value
 from dagad._kernels.job import nested
 from dagad._kernels.replay import REMEDY, Replay, ReplayNote, bring_along
@@ -93,7 +93,7 @@ def replay(error: BaseException | None = None, *, debugger: bool = False) -> Any
     result = None
     for act in acts if isinstance(failed, NonFiniteError) else acts[1:]:
         try:
-            with calm_process, inside_task:
+            with process_settings, inside_task:
                 result = act(*_here(found))
         except Exception as again:
             bring_along(again, lambda _, act=act: found._replace(act=act))  # type: ignore[misc]  # called in this turn

@@ -19,7 +19,7 @@ def subject_of(fun: Function, args: Sequence[Any]) -> Subject:
     if isinstance(fun, Delayed):
         return GraphSubject(fun, args)
     leaves = pytree.flatten(args)[0]
-    if any(map(pytree.is_placed, leaves)) and not any(map(pytree.is_differentiable, leaves)):
+    if any(map(pytree.is_sharded, leaves)) and not any(map(pytree.is_differentiable, leaves)):
         raise NotDifferentiableError(
             "Shards were to be checked, whose numbers can't be moved by small steps here. Check with the data that "
             "they are made of, `shards.gather()`, or with other arguments beside them."

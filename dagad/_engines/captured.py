@@ -107,15 +107,15 @@ class Captured:
         held = _held(self._pullback)
         marks = self._marks(held, self._plain, outputs)
         self._refuse_unknown(held, frozen, marks, marks_near)
-        self._places = [mark for mark in marks if mark is not None]
+        self._indices = [mark for mark in marks if mark is not None]
         ids = dict.fromkeys(id(part) for (_, part), mark in zip(held.parts, marks, strict=True) if mark is not None)
         self._template = Template.of(self._pullback, ids, leading_to(ids, held.owners))
         self._check(pulled_near, outputs)
 
     def at(self, leaves: Leaves) -> Callable[[Any], Any]:
         """Return the pullback at leaves that somebody traces."""
-        parts = [*leaves, *(self._values(leaves) if any(mark >= len(leaves) for mark in self._places) else ())]
-        made: Callable[[Any], Any] = self._template([parts[mark] for mark in self._places])
+        parts = [*leaves, *(self._values(leaves) if any(mark >= len(leaves) for mark in self._indices) else ())]
+        made: Callable[[Any], Any] = self._template([parts[mark] for mark in self._indices])
         return made
 
     def _called(self, leaves: Leaves) -> tuple[Any, list[Any]]:

@@ -43,13 +43,13 @@ class Compared:
             return
         self._is_seen = True
         here = [traceable(pytree.plain(leaf)) for leaf in leaves]
-        for place, leaf in enumerate(here):
+        for index, leaf in enumerate(here):
             if not pytree.is_differentiable(leaf):
                 continue
             self._fun(here)  # what it remembers is of this point
             there, delta = list(here), [None] * len(here)
-            there[place] = _moved(leaf, 0.0 if place < self._n_states else 1.0)
-            delta[place] = there[place] - leaf
+            there[index] = _moved(leaf, 0.0 if index < self._n_states else 1.0)
+            delta[index] = there[index] - leaf
             try:
                 values, (tangents,) = push(self._fun, here, [delta])
                 near, (beside,) = push(self._fun, there, [delta])  # of that point it remembers nothing

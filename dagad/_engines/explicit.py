@@ -100,12 +100,12 @@ class ExplicitEngine:
         """Move the leaves by the transpose of the pullback."""
         values, pullback = self.linearize(fun, trace.below)
         tangents, count = trace.tangents()
-        floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
-        directions = [{place: own[number] for place, own in tangents.items()} for number in range(count)]
+        floats = [index for index, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
+        directions = [{index: own[number] for index, own in tangents.items()} for number in range(count)]
         moved = transposed(pullback, values, floats, directions)
         columns = zip(*moved, strict=True)
-        boxes = {place: trace.moved(values[place], list(own)) for place, own in zip(floats, columns, strict=True)}
-        return [boxes.get(place, value) for place, value in enumerate(values)]
+        boxes = {index: trace.moved(values[index], list(own)) for index, own in zip(floats, columns, strict=True)}
+        return [boxes.get(index, value) for index, value in enumerate(values)]
 
     def _reverse(self, fun: FlatFunction, trace: Trace) -> list[Any]:
         """Put one node on the tape, whose pullback is the function's own."""

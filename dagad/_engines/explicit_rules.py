@@ -201,24 +201,24 @@ def _pulled_by_ones(fun: FlatFunction, leaves: Leaves) -> list[Any]:
 def transposed(
     pullback: LeafPullback, values: Sequence[Any], floats: Sequence[int], directions: Sequence[Mapping[int, Any]]
 ) -> list[list[Any]]:
-    """Return the tangents of those outputs that are at `floats`, for each direction: tangents of leaves, by place."""
-    starts = [_start(values[place]) for place in floats]
+    """Return the tangents of those outputs that are at `floats`, for each direction: tangents of leaves, by index."""
+    starts = [_start(values[index]) for index in floats]
 
     def pulled(parts: Sequence[Any]) -> list[Any]:
         seeds: list[Any] = [None] * len(values)
-        for place, part in zip(floats, parts, strict=True):
-            seeds[place] = part
+        for index, part in zip(floats, parts, strict=True):
+            seeds[index] = part
         return pullback(seeds)
 
     cotangents, ends, roots = record_flat(pulled, starts)
     moved = []
     for direction in directions:
-        tangents = [direction.get(place) for place in range(len(ends))]
+        tangents = [direction.get(index) for index in range(len(ends))]
         found = pytree.filled(pull(ends, tangents, roots, starts), starts)
         if not _is_linear(cotangents, tangents, starts, found):
             found = [part + np.nan for part in found]
         moved.append(
-            [pytree.fitted(part, values[place], "A tangent") for part, place in zip(found, floats, strict=True)]
+            [pytree.fitted(part, values[index], "A tangent") for part, index in zip(found, floats, strict=True)]
         )
     return moved
 
@@ -297,8 +297,8 @@ def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
     result = []
     if len(cotangents) != len(leaves):
         refuse_count("returned, as cotangents,", len(cotangents), len(leaves))
-    for place, leaf in enumerate(leaves):
-        cotangent = cotangents[place]  # not by `zip`, whose tuple would hold it too
+    for index, leaf in enumerate(leaves):
+        cotangent = cotangents[index]  # not by `zip`, whose tuple would hold it too
         if type(cotangent) is type(leaf) is np.ndarray:  # nearly always
             is_a_view = cotangent.base is not None and not is_own(cotangent)
             if is_a_view or getrefcount(cotangent) > IN_A_CONTAINER:  # a function may fill it again

@@ -27,7 +27,7 @@ import numpy as np
 from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from dagad._config import setting
-from dagad._engines.jax_constants import NAME, Kept, refuse_long, refuse_own, shape_of
+from dagad._engines.jax_constants import NAME, KeptConstants, refuse_long, refuse_own, shape_of
 from dagad._engines.jax_settings import as_for_all, compiled_for_cpu, refuse_uncompiled
 from dagad._engines.own_arrays import pulled_in_blocks
 from dagad._engines.xla.fences import ROUNDS, shortened
@@ -179,7 +179,7 @@ class JaxEngine:
             refuse_own(leaves)
             keys, numbers = [], []
             for side in base.sides():
-                kept: Kept = side.kept(NAME, Kept)
+                kept: KeptConstants = side.kept(NAME, KeptConstants)
                 keys.append(kept.key)
                 numbers += kept.numbers
             key = Key(what, fun.key, tuple(keys), tuple(map(shape_of, leaves)))
@@ -244,7 +244,7 @@ class _Compiled:
         values, rest = outputs
         if len(rest) < len(self._forwarded):
             made, given = iter(rest), [*inputs[0], *inputs[1]]
-            rest = [next(made) if place is None else given[place] for place in self._forwarded]
+            rest = [next(made) if index is None else given[index] for index in self._forwarded]
         return values, rest
 
     def _compile(self, inputs: list[list[Any]], fun: Flat, base: Any) -> Any:
@@ -286,7 +286,7 @@ class _Compiled:
         residuals, self._treedef = tree_flatten(pull)
         given = {id(part): number for number, part in enumerate([*leaves, *constants])}
         self._forwarded = [given.get(id(part)) for part in residuals]
-        return outputs, [part for part, place in zip(residuals, self._forwarded, strict=True) if place is None]
+        return outputs, [part for part, index in zip(residuals, self._forwarded, strict=True) if index is None]
 
     def pull(self, residuals: Sequence[Any], seeds: Sequence[Any], is_block: bool = False) -> list[Any]:
         """Pull one cotangent for each output, or a block of them, along a first axis."""
@@ -335,7 +335,7 @@ def _is_float(part: Array) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(part), jnp.inexact))
 
 
-def _apart(fun: Flat, x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def _floats_and_rest(fun: Flat, x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Return those outputs that have derivatives, and all: integers have none."""
     outputs = list(map(jnp.asarray, fun(list(x))))
     return list(filter(_is_float, outputs)), outputs
@@ -343,13 +343,13 @@ def _apart(fun: Flat, x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 def _pullback_at(fun: Flat, leaves: Leaves) -> tuple[list[Any], Any]:
     """Return the outputs, and a pullback from a list of cotangents of those that have derivatives."""
-    _, pull, outputs = jax.vjp(lambda *x: _apart(fun, x), *leaves, has_aux=True)
+    _, pull, outputs = jax.vjp(lambda *x: _floats_and_rest(fun, x), *leaves, has_aux=True)
     return outputs, pull
 
 
 def _moved(fun: Flat, x: Sequence[Any], dx: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Return the outputs and their tangents."""
-    _, tangents, outputs = jax.jvp(lambda *x: _apart(fun, x), tuple(x), tuple(dx), has_aux=True)
+    _, tangents, outputs = jax.jvp(lambda *x: _floats_and_rest(fun, x), tuple(x), tuple(dx), has_aux=True)
     rest = iter(tangents)
     return outputs, [next(rest) if _is_float(output) else jnp.zeros_like(output) for output in outputs]
 
@@ -386,9 +386,9 @@ class _Pullback:
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         if self._gradient is not None and cotangents[0] is not None and cotangents[0] == 1.0:
             return list(self._gradient)
-        floats = [place for place, value in enumerate(self._values) if pytree.is_differentiable(value)]
-        seeded = [place for place in floats if cotangents[place] is not None]
-        seeds = [pytree.cast(cotangents[place], self._values[place]) for place in seeded]
+        floats = [index for index, value in enumerate(self._values) if pytree.is_differentiable(value)]
+        seeded = [index for index in floats if cotangents[index] is not None]
+        seeds = [pytree.cast(cotangents[index], self._values[index]) for index in seeded]
         if self._compiled is not None and len(seeded) == len(floats):
             return list(map(_as_numpy, self._compiled.pull(self._residuals, seeds)))
         fun = outputs_of(self._fun, seeded)

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dagad._engines.own_arrays import Placed, of_dtype
+from dagad._engines.own_arrays import OnDevice, of_dtype
 from dagad._engines.xla.conversions import LONG
 from dagad._engines.xla.refusals import LEAVE
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
@@ -31,7 +31,7 @@ NAME = "jax"
 MOST_CONTENTS = 512
 
 
-class Kept:
+class KeptConstants:
     """What is made of the constants of one side of a task, once for all that it lives."""
 
     __slots__ = ("key", "numbers")
@@ -131,4 +131,4 @@ def shape_of(leaf: Leaf) -> Hashable:
 
 
 _CONTENTS: Remembered[tuple[Any, str]] = Remembered(MOST_CONTENTS)
-_ON_DEVICE = Placed(_put, NAME)
+_ON_DEVICE = OnDevice(_put, NAME)

@@ -24,7 +24,7 @@ def of_dtype(library: str, dtype: DType) -> str:
     return f"{library} has no arrays of the dtype {dtype}. Convert the data, with `.astype(float)` say."
 
 
-class Placed:
+class OnDevice:
     """Makes numpy's arrays an engine's own, on its device.
 
     Those that nobody can write into, such as those of Shards, are placed once: `_found` has them by their ids, for as
@@ -58,10 +58,10 @@ class Placed:
             self._found[id(array)] = weakref.ref(array, functools.partial(self._forget, id(array))), placed
         return placed
 
-    def _forget(self, place: int, gone: weakref.ref[Any]) -> None:
-        known = self._found.get(place)
+    def _forget(self, index: int, gone: weakref.ref[Any]) -> None:
+        known = self._found.get(index)
         if known is not None and known[0] is gone:  # or another array stands there by now
-            del self._found[place]
+            del self._found[index]
 
 
 PullBlock = Callable[[list[Any]], list[Any] | None]
@@ -78,13 +78,13 @@ def pulled_in_blocks(
     Where one stands in its block depends on its number alone, so that executors may ask for several blocks at once.
     """
     found: list[list[Any] | None] = []
-    floats = [place for place, value in enumerate(values) if pytree.is_differentiable(value)]
+    floats = [index for index, value in enumerate(values) if pytree.is_differentiable(value)]
     for start in range(0, len(many), BLOCK):
         block, parts = many[start : start + BLOCK], None
         present = [seeds for seeds in block if seeds is not None]
-        is_full = all(seeds[place] is not None for seeds in present for place in floats)
+        is_full = all(seeds[index] is not None for seeds in present for index in floats)
         if pull_block is not None and floats and len(present) > 1 and is_full:
-            parts = pull_block([_column(block, place, values[place]) for place in floats])
+            parts = pull_block([_column(block, index, values[index]) for index in floats])
         for number, seeds in enumerate(block):
             if seeds is None:
                 found.append(None)
@@ -93,12 +93,12 @@ def pulled_in_blocks(
     return found
 
 
-def _column(block: Sequence[Sequence[Any] | None], place: int, value: Value) -> Any:
+def _column(block: Sequence[Sequence[Any] | None], index: int, value: Value) -> Any:
     """Return the cotangents of one value along a first axis; zeros fill it, so that it always has one length."""
     column = np.zeros((BLOCK, *np.shape(value)), pytree.dtype_of(value))
     for number, seeds in enumerate(block):
         if seeds is not None:
-            column[number] = pytree.cast(seeds[place], value)
+            column[number] = pytree.cast(seeds[index], value)
     return column
 
 
@@ -131,9 +131,9 @@ class ArrayPullback:
         self.nbytes, self._pull_block = nbytes, pull_block
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
-        floats = [place for place, value in enumerate(self._values) if pytree.is_differentiable(value)]
-        seeded = [place for place in floats if cotangents[place] is not None]
-        seeds = [pytree.cast(cotangents[place], self._values[place]) for place in seeded]
+        floats = [index for index, value in enumerate(self._values) if pytree.is_differentiable(value)]
+        seeded = [index for index in floats if cotangents[index] is not None]
+        seeds = [pytree.cast(cotangents[index], self._values[index]) for index in seeded]
         if len(seeded) == len(floats):
             return self._pull(seeds)
         engine, fun, leaves = self._at

@@ -25,7 +25,7 @@ class Rule(Protocol):
         """Compute plain leaves from plain ones."""
 
     def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
-        """Return the tangents of the values, None for zero, from those of some leaves, by their place."""
+        """Return the tangents of the values, None for zero, from those of some leaves, by their index."""
 
     def pull(self, values: Leaves, leaves: Leaves, cotangents: Sequence[Any], asked: Sequence[int]) -> dict[int, Any]:
         """Return the cotangents of the leaves that are asked for, from those of the values, None for zero."""
@@ -44,10 +44,10 @@ def _forward(rule: Rule, trace: Trace) -> list[Any]:
     tangents, count = trace.tangents()
     moved: list[list[Any]] = []
     for number in range(count):
-        own = {place: many[number] for place, many in tangents.items() if many[number] is not None}
+        own = {index: many[number] for index, many in tangents.items() if many[number] is not None}
         parts = rule.push(values, trace.below, own) if own else [None] * len(values)
         moved.append([pytree.dense(part, value, "A tangent") for part, value in zip(parts, values, strict=True)])
-    return [trace.moved(value, [parts[place] for parts in moved]) for place, value in enumerate(values)]
+    return [trace.moved(value, [parts[index] for parts in moved]) for index, value in enumerate(values)]
 
 
 def _reverse(rule: Rule, trace: Trace) -> list[Any]:
@@ -56,7 +56,7 @@ def _reverse(rule: Rule, trace: Trace) -> list[Any]:
 
     def pulled(cotangents: Sequence[Any]) -> list[Any]:
         found = {} if all(part is None for part in cotangents) else rule.pull(values, trace.below, cotangents, asked)
-        return [found.get(place) for place in range(len(trace.below))]
+        return [found.get(index) for index in range(len(trace.below))]
 
     back: Any = pulled
     return trace.pulled(values, NodePullback(back, trace.below, asked, list(range(len(values))), len(values)))
@@ -64,7 +64,7 @@ def _reverse(rule: Rule, trace: Trace) -> list[Any]:
 
 def moved_along(fun: Flat, leaves: Leaves, tangents: Mapping[int, Any]) -> list[Any]:
     """Return the tangents of what a function written with numpy returns, None for zero."""
-    found: list[Any] = push(fun, leaves, [[tangents.get(place) for place in range(len(leaves))]])[1][0]
+    found: list[Any] = push(fun, leaves, [[tangents.get(index) for index in range(len(leaves))]])[1][0]
     return found
 
 
@@ -73,12 +73,12 @@ def pulled_back(fun: Flat, leaves: Leaves, cotangents: Sequence[Any], asked: Seq
 
     def of_asked(own: Leaves) -> list[Any]:
         at = dict(zip(asked, own, strict=True))
-        return fun([at.get(place, leaf) for place, leaf in enumerate(leaves)])
+        return fun([at.get(index, leaf) for index, leaf in enumerate(leaves)])
 
-    own = [leaves[place] for place in asked]
+    own = [leaves[index] for index in asked]
     _, ends, roots = record_flat(of_asked, own)
     found = pull(ends, cotangents, roots, own)
-    return {place: part for place, part in zip(asked, found, strict=True) if part is not None}
+    return {index: part for index, part in zip(asked, found, strict=True) if part is not None}
 
 
 class Followed:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from dagad._engines.own_arrays import ArrayPullback, Placed
+from dagad._engines.own_arrays import ArrayPullback, OnDevice
 from dagad._engines.torch_levels import is_differentiated, levels, opened
 from dagad._engines.torch_settings import refuse_around, settled
 from dagad._engines.torch_turns import Turns
@@ -196,10 +196,10 @@ class _Derived:
     def __init__(self, fun: Flat, leaves: Leaves) -> None:
         self._roots: list[Any] = []
         self.outputs: list[Any]
-        floats, self._pull, self.outputs = vjp(functools.partial(self._apart, fun), *leaves, has_aux=True)
+        floats, self._pull, self.outputs = vjp(functools.partial(self._floats_and_rest, fun), *leaves, has_aux=True)
         self._still = [torch.zeros_like(part) for part in floats]
 
-    def _apart(self, fun: Flat, *leaves: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    def _floats_and_rest(self, fun: Flat, *leaves: Any) -> tuple[tuple[Any, ...], list[Any]]:
         """Return those outputs that have derivatives, or a number if none has, and all."""
         outputs = _outputs_of(fun, list(leaves))
         floats = tuple(filter(_is_float, outputs)) or (torch.zeros(()),)
@@ -380,7 +380,7 @@ def _put(device: str, array: Array) -> Any:
     return torch.tensor(own, device=device)
 
 
-_PLACED = {device: Placed(functools.partial(_put, device), "torch") for device in ("cpu", "cuda")}
+_PLACED = {device: OnDevice(functools.partial(_put, device), "torch") for device in ("cpu", "cuda")}
 
 
 _TURNS = Turns()

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from dagad._errors import CheckpointError, StructureError
-from dagad._executors.evaluation import Scheduler, calm_here, is_inside_any_task, new_names, run_graph
+from dagad._executors.evaluation import Scheduler, is_inside_any_task, new_names, run_graph, settings_here
 from dagad._executors.graph import lower
 from dagad._executors.journal import Journal
 from dagad._executors.records import Record
@@ -134,12 +134,16 @@ class CheckpointedExecutor:
         """Return what a job gives, from disk where it is there."""
         strand = self._strand.name
         # A state may have been saved while it waited for its turn: it is of what led there, and goes to no disk.
-        place = {"strand": strand, "number": self._journal.numbers[strand], "generation": self._strand.generation}
-        about = self._about(job) | place
+        position = {"strand": strand, "number": self._journal.numbers[strand], "generation": self._strand.generation}
+        about = self._about(job) | position
         past = self._journal.next(strand)
         if past is not None:
             self._refuse_other(past, about)
-            return Outcome(*past["data"]) if past["is_sum"] else Outcome.of(job, [Part(*one) for one in past["data"]])
+            return (
+                Outcome(*past["data"])
+                if past["is_sum"]
+                else Outcome.of(job, [ChunkResult(*one) for one in past["data"]])
+            )
         found = self._landed(about)
         if not (found or self._strand.by_chunk or job.kernel.stacks):
             outcome = Outcome(job.monoid.lower(self._inner.call(job).reduced), [])
@@ -147,7 +151,7 @@ class CheckpointedExecutor:
                 return outcome
         if found is None:
             self._journal.begun(about)
-        return self._by_chunks(job, about, place, found or {})
+        return self._by_chunks(job, about, position, found or {})
 
     def _is_recorded(self, about: Record, outcome: Outcome) -> bool:
         """Write down that an operation has ended; a sum may be what no record holds, as an int of more than 64 bits."""
@@ -157,18 +161,18 @@ class CheckpointedExecutor:
             return False
         return True
 
-    def _by_chunks(self, job: Job, about: Record, place: Record, found: dict[int, Part]) -> Outcome:
+    def _by_chunks(self, job: Job, about: Record, position: Record, found: dict[int, ChunkResult]) -> Outcome:
         """Run the chunks that are not found, and record each as it lands."""
         missing = {chunk.number for chunk in job.plan} - found.keys()
         if missing:
-            self._run(job, missing, found, place)
+            self._run(job, missing, found, position)
         parts = [found[chunk.number] for chunk in job.plan]
         outcome = Outcome.of(job, parts)
         if not self._is_recorded(about, outcome):
             self._journal.ended(about | {"is_sum": False, "data": list(map(tuple, parts))})
         return outcome
 
-    def _run(self, job: Job, missing: Collection[int], found: dict[int, Part], place: Record) -> None:
+    def _run(self, job: Job, missing: Collection[int], found: dict[int, ChunkResult], position: Record) -> None:
         """Run some chunks, and write each down as it lands."""
         lowered = lower(job, new_names(job.kernel.name), 1)
         left_out = {key for key, (chunk,) in lowered.batches.items() if chunk.number not in missing}
@@ -177,11 +181,11 @@ class CheckpointedExecutor:
         def landed(key: object, result: Value) -> None:
             (chunk,) = lowered.batches[key]
             own = (result.reduced, result.stacked[0], result.notes[0]) if job.kernel.stacks else (result, [], None)
-            self._journal.landed({"chunk": chunk.number, **place, "data": own})
-            found[chunk.number] = Part(*own)
+            self._journal.landed({"chunk": chunk.number, **position, "data": own})
+            found[chunk.number] = ChunkResult(*own)
 
         wanted = [key for key in lowered.batches if key in graph]
-        with calm_here(self._scheduler):
+        with settings_here(self._scheduler):
             run_graph(self._scheduler, graph, wanted, landed, kept=job.kept())
 
     # Is it the same as before?
@@ -215,10 +219,12 @@ class CheckpointedExecutor:
     def _of_sample(self, job: Job, drawn: Drawn, away: dict[int, Any]) -> dict[int, str]:
         """Return digests of the chunks of a sample; what they are a sample of knows them from then on."""
         known: dict[int, str] = drawn.whole.remembered("digests of chunks", dict)
-        numbers = {place: drawn.numbers[place] for place in away}
-        new = self._digests(job, {place: away[place] for place, number in numbers.items() if number not in known})
-        known.update({numbers[place]: found for place, found in new.items()})
-        return {place: known[number] for place, number in numbers.items()}
+        numbers = {position: drawn.numbers[position] for position in away}
+        new = self._digests(
+            job, {position: away[position] for position, number in numbers.items() if number not in known}
+        )
+        known.update({numbers[position]: found for position, found in new.items()})
+        return {position: known[number] for position, number in numbers.items()}
 
     def _digests(self, job: Job, away: dict[int, Any]) -> dict[int, str]:
         """Have rows digested where they are."""
@@ -231,14 +237,14 @@ class CheckpointedExecutor:
             )
         return found
 
-    def _landed(self, about: Record) -> dict[int, Part] | None:
+    def _landed(self, about: Record) -> dict[int, ChunkResult] | None:
         """Return what is on disk of the chunks of the operation that begins; None if it had not begun."""
         head, *landed = self._journal.chunks or [{}]
         if not _is_at(head, about):
             return None
         self._refuse_other(head, about)
         # What the disk kept of chunks before a crash of the machine may be of an operation that was before.
-        return {record["chunk"]: Part(*record["data"]) for record in landed if _is_at(record, about)}
+        return {record["chunk"]: ChunkResult(*record["data"]) for record in landed if _is_at(record, about)}
 
     def _refuse_other(self, past: Record, about: Record) -> None:
         """Raise unless an operation is the one that was written down."""
@@ -316,7 +322,7 @@ def remembered_grainsize(kernel: Kernel, n_rows: int, find: Callable[[], int]) -
     return current.journal.grainsize(digest(kernel, n_rows), find)
 
 
-class Part(NamedTuple):
+class ChunkResult(NamedTuple):
     """What a chunk gave: what is added up, and what is its own."""
 
     reduced: Any
@@ -331,7 +337,7 @@ class Outcome(NamedTuple):
     own: list[tuple[list[Any], Any]]
 
     @classmethod
-    def of(cls, job: Job, parts: Sequence[Part]) -> Outcome:
+    def of(cls, job: Job, parts: Sequence[ChunkResult]) -> Outcome:
         """Add up what chunks gave."""
         total = job.monoid.lower(_summed(job, parts)) if job.kernel.reduces else None
         return cls(total, [(part.stacked, part.note) for part in parts] if job.kernel.stacks else [])
@@ -375,6 +381,6 @@ def _is_at(record: Record, about: Record) -> bool:
     return all(record.get(name) == about[name] for name in ("strand", "number", "generation"))
 
 
-def _summed(job: Job, parts: Sequence[Part]) -> Any:
-    places = job.runs or [Subtree(number, 0) for number in range(len(parts))]
-    return assembled(places, [part.reduced for part in parts], job.n_terms, job.monoid)
+def _summed(job: Job, parts: Sequence[ChunkResult]) -> Any:
+    subtrees = job.runs or [Subtree(number, 0) for number in range(len(parts))]
+    return assembled(subtrees, [part.reduced for part in parts], job.n_terms, job.monoid)

@@ -96,11 +96,11 @@ def _run_elsewhere(
 ) -> Found:
     alike, in_vain, refusals = (job.owner, job.cut), False, list[str]()
     cost = cost_of(signature) or cost_of(alike)
-    lines = scheduler.lines() if cost is not None and is_short(job, cost) else None
-    if cost is not None and lines is not None and not is_inside_any_task():
+    residents = scheduler.residents() if cost is not None and is_short(job, cost) else None
+    if cost is not None and residents is not None and not is_inside_any_task():
         if cost.trips.prefer_tree and is_all_sums(job):
             return _run_tree(scheduler, job, signature, cost, act)
-        resident = ResidentExecutor(lines, cost.seconds)
+        resident = ResidentExecutor(residents, cost.seconds)
         try:
             results, residuals = act(resident)
         except UnavailableError as error:

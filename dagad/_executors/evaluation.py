@@ -53,7 +53,7 @@ from dagad_scheduler import (
 from dagad_scheduler.annotations import tasks_annotated as tasks_annotated
 from dagad_scheduler.failures import say_where as say_where
 from dagad_scheduler.private import GraphNode
-from dagad_scheduler.process import calm_process as calm_process
+from dagad_scheduler.process import process_settings as process_settings
 from dagad_scheduler.roles import words_of
 from dagad_scheduler.run import inside_task as inside_task
 from dagad_scheduler.running.callbacks import is_watched as is_watched
@@ -147,9 +147,9 @@ def n_threads_of(scheduler: Scheduler) -> int | None:
     return scheduler.n_threads() if hasattr(scheduler, "n_threads") else None
 
 
-def calm_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:
+def settings_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:
     """Return what holds this process's settings for chunks; nothing where the chunks run in other processes."""
-    return contextlib.nullcontext() if scheduler.remote else calm_process
+    return contextlib.nullcontext() if scheduler.remote else process_settings
 
 
 def run_graph(

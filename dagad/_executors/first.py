@@ -33,8 +33,8 @@ def first_refused(scheduler: Scheduler, job: Job, method: str, seeds: Sequence[S
             keys.append(names("value", start))
             args = TaskRef(batch), method, contexts, TaskRef(shared), reduced, nested(parts)
             graph[keys[-1]] = Task(keys[-1], finite_or_error, *args)
-        for placed in (placed for one in seeds for placed in one.placed if placed is not None):
-            kept |= placed.kept
+        for sharded in (sharded for one in seeds for sharded in one.sharded if sharded is not None):
+            kept |= sharded.kept
         with contextlib.suppress(Exception):  # a cluster may come to its end: there is an error to tell of
             run_graph(scheduler, graph, keys, found.__setitem__, kept=kept)
         raise next((found[key] for key in keys if found.get(key) is not None), error) from None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagad._executors.evaluation import Run, Scheduler, calm_here, new_names, run_graph
+from dagad._executors.evaluation import Run, Scheduler, new_names, run_graph, settings_here
 from dagad._executors.first import first_refused
 from dagad._executors.graph_tasks import (
     Measured,
@@ -111,12 +111,12 @@ class Staying:
         stays: Sequence[tuple[int, int, Callable[[Kept], None]]],
         parts: Parts = COTANGENTS,
     ) -> Key:
-        """Return the key of the lists of some chunks without what stays: by chunk and place in its list."""
+        """Return the key of the lists of some chunks without what stays: by chunk and index in its list."""
         lands, remains = parts
         self._graph[name] = Task(name, lands, TaskRef(source), [stay[:2] for stay in stays])
-        for chunk, place, deliver in stays:
+        for chunk, position, deliver in stays:
             key = self._names("shard", len(self.waiting))
-            self._graph[key] = Task(key, remains, TaskRef(source), chunk, place)
+            self._graph[key] = Task(key, remains, TaskRef(source), chunk, position)
             self.waiting.append((key, deliver))
         return name
 
@@ -142,7 +142,7 @@ class GraphExecutor:
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
         names, results = names_of(job), Results.of(job)
-        with calm_here(self._scheduler):
+        with settings_here(self._scheduler):
             lowered = lower(job, names, self.group, measured=True)
             self._run_values(job, lowered, lowered.graph, list(lowered.batches), names, results, ())
         return results
@@ -150,7 +150,7 @@ class GraphExecutor:
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, GraphResiduals]:
         """Run a job, and leave behind what its policy says."""
         names, results = names_of(job), Results.of(job)
-        with calm_here(self._scheduler):
+        with settings_here(self._scheduler):
             lowered = lower(job, names, self.group, measured=True)
             lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, policy)
             values, left = [lin.values.get(key, key) for key in lowered.batches], lin.recorded()
@@ -274,9 +274,9 @@ class GraphResiduals:
                 job.land_rows(chunks, result, land, some_seeds)
 
         if shared or sliced:
-            placed = (shards for one in seeds for shards in one.placed if shards is not None)
-            kept = {**job.kept(), **self._kept, **{key: value for one in placed for key, value in one.kept.items()}}
-            with calm_here(self._scheduler), first_refused(self._scheduler, job, "pull", seeds, 1):
+            sharded = (shards for one in seeds for shards in one.sharded if shards is not None)
+            kept = {**job.kept(), **self._kept, **{key: value for one in sharded for key, value in one.kept.items()}}
+            with settings_here(self._scheduler), first_refused(self._scheduler, job, "pull", seeds, 1):
                 run = run_graph(self._scheduler, graph, [*shared, *sliced], landed, keep=staying.keys, kept=kept)
             staying.deliver(run)
         return True
@@ -309,11 +309,11 @@ def _seed_nodes(
 
 
 def _stays_landing(job: Job, chunks: Sequence[Chunk], land: Land, seeds: range) -> list[Any]:
-    """Return what of the cotangents of some chunks stays: by chunk and place, seed by seed, with what takes it."""
+    """Return what of the cotangents of some chunks stays: by chunk and index, seed by seed, with what takes it."""
     at = [job.inputs.targets(chunk.number) for chunk in job.plan]
 
-    def keeper(number: int, place: int) -> Callable[[Kept], None]:
-        seed, own = divmod(place, len(at[number]))
+    def keeper(number: int, position: int) -> Callable[[Kept], None]:
+        seed, own = divmod(position, len(at[number]))
         return job.keeper(number, own, land, seeds[seed])
 
     return _stays([targets * len(seeds) for targets in at], chunks, keeper)
@@ -321,7 +321,7 @@ def _stays_landing(job: Job, chunks: Sequence[Chunk], land: Land, seeds: range) 
 
 def _stays(at: Sequence[Targets], chunks: Sequence[Chunk], keeper: Callable[[int, int], Any]) -> list[Any]:
     return [
-        (index, place, keeper(chunk.number, place))
+        (index, position, keeper(chunk.number, position))
         for index, chunk in enumerate(chunks)
-        for place in staying(at[chunk.number])
+        for position in staying(at[chunk.number])
     ]

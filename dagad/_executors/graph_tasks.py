@@ -51,14 +51,14 @@ def landing_part(found: Lists | None, stays: Sequence[tuple[int, int]]) -> Lists
     if found is None:
         return None
     lists = [list(own) for own in found]
-    for chunk, place in stays:
-        lists[chunk][place] = STAYED
+    for chunk, index in stays:
+        lists[chunk][index] = STAYED
     return lists
 
 
-def staying_part(found: Lists | None, chunk: int, place: int) -> Any:
+def staying_part(found: Lists | None, chunk: int, index: int) -> Any:
     """Return what of one chunk stays."""
-    return None if found is None else found[chunk][place]
+    return None if found is None else found[chunk][index]
 
 
 def landing_stacked(result: Measured, stays: Sequence[tuple[int, int]]) -> Measured:
@@ -66,9 +66,9 @@ def landing_stacked(result: Measured, stays: Sequence[tuple[int, int]]) -> Measu
     return result.of(result.value._replace(stacked=landing_part(result.value.stacked, stays)))
 
 
-def staying_stacked(result: Measured, chunk: int, place: int) -> Any:
+def staying_stacked(result: Measured, chunk: int, index: int) -> Any:
     """Return what stays of the stacked leaves of one chunk."""
-    return result.value.stacked[chunk][place]
+    return result.value.stacked[chunk][index]
 
 
 def reduced_part(result: Measured) -> Measured:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dagad._executors.evaluation import calm_process, inside_task, new_names
+from dagad._executors.evaluation import inside_task, new_names, process_settings
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.policies import Policy
 from dagad._kernels.batch import BatchSeeds
@@ -23,14 +23,14 @@ class Inline:
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
         run = _Running(job)
-        with calm_process, inside_task:
+        with process_settings, inside_task:
             value = job.batch.value(*run.args)
         return run.results(value)
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, InlineResiduals | None]:
         """Run a job, and leave behind what its policy says."""
         run = _Running(job)
-        with calm_process, inside_task:
+        with process_settings, inside_task:
             made = policy.linearize(job.batch, run.args)
         left = made.left()
         return run.results(made.value), None if left is None else InlineResiduals(left)
@@ -95,7 +95,7 @@ class InlineResiduals:
         if profile is not None:
             many[0] = counted = CountedSeeds(*many[0])
             counted.counted = profile.counting(Counted(numbers))
-        with calm_process, inside_task:
+        with process_settings, inside_task:
             if len(many) == 1 and not keep:
                 cotangents = self._linearization.pull(many)
             else:

@@ -21,20 +21,20 @@ def worker_lost(error: Any, graph: Mapping[Any, Any]) -> WorkerLostError:
     others = f" and {len(suspects) - MOST_NAMED} others" if len(suspects) > MOST_NAMED else ""
     deaths = f"{error.n_deaths} workers died one after the other, the last one {error.worker},"
     if len(suspects) == 1:
-        told = WorkerLostError(
+        lost = WorkerLostError(
             f"{deaths} on {named}. It may need more memory than a worker has, or bring the process down: run these "
             'rows with `scheduler="sync"` to see.'
         )
     else:
-        told = WorkerLostError(
+        lost = WorkerLostError(
             f"{deaths} while they had {named}{others}. One of these may bring a process down, or need more memory than "
             'a worker has, or they do so together: run their rows with `scheduler="sync"` to see, or let '
             "`dagad.find_deadly_chunk(error)` run each of them alone, which costs further workers. Else give workers "
             "more memory or fewer threads."
         )
-    told.suspects = tuple(suspects)
-    told.experiment = functools.partial(_found, error.find_deadly, dict(zip(error.suspects, suspects, strict=True)))
-    return told
+    lost.suspects = tuple(suspects)
+    lost.experiment = functools.partial(_found, error.find_deadly, dict(zip(error.suspects, suspects, strict=True)))
+    return lost
 
 
 def processes_lost(program: object) -> DagadError:
@@ -112,15 +112,17 @@ def find_deadly_chunk(error: WorkerLostError, *, timeout: float | None = 60.0) -
 
 def _what(key: object, graph: Mapping[Any, Any]) -> str:
     """Return which chunks a task works on, as its user would say it."""
-    first = next((arg for arg in getattr(graph.get(key), "args", ()) if hasattr(arg, "chunk") or _is_places(arg)), None)
+    first = next(
+        (arg for arg in getattr(graph.get(key), "args", ()) if hasattr(arg, "chunk") or _is_indices(arg)), None
+    )
     if first is None:
         return f"the task {key!r}"
-    chunks = [place.chunk for place in (first if isinstance(first, list) else [first])]
+    chunks = [index.chunk for index in (first if isinstance(first, list) else [first])]
     numbers = f"chunk {chunks[0].number}" if len(chunks) == 1 else f"chunks {chunks[0].number} to {chunks[-1].number}"
     return f"{numbers} (rows {chunks[0].start}:{chunks[-1].stop})"
 
 
-def _is_places(arg: object) -> bool:
+def _is_indices(arg: object) -> bool:
     return isinstance(arg, list) and bool(arg) and hasattr(arg[0], "chunk")
 
 

@@ -50,7 +50,7 @@ class _Request:
     method: str
     job: Job
     inner: Executor
-    place: Any
+    scheduler: Any
     snapshot: Snapshot
     settings: Settings
     policy: Policy | None = None
@@ -65,12 +65,14 @@ class _Request:
             return False
         if self.pulled is not None and other.pulled is not None:
             return self.pulled.goes_with(other.pulled)
-        if self.job.kernel.signature != other.job.kernel.signature or not _is_same_place(self.place, other.place):
+        if self.job.kernel.signature != other.job.kernel.signature or not _is_same_scheduler(
+            self.scheduler, other.scheduler
+        ):
             return False
         return has_same_rows(self.job, other.job)
 
 
-def _is_same_place(one: object, other: object) -> bool:
+def _is_same_scheduler(one: object, other: object) -> bool:
     if one is other:
         return True
     # Ours are made anew for each reduction; another executor may hold what no attribute tells.
@@ -90,12 +92,12 @@ class MemberExecutor:
 
     name = "members"
 
-    def __init__(self, inner: Executor, place: object) -> None:
-        self._inner, self._place, self.remote = inner, place, inner.remote
+    def __init__(self, inner: Executor, scheduler: object) -> None:
+        self._inner, self._scheduler, self.remote = inner, scheduler, inner.remote
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        found = _asked(CALL, job, self._inner, self._place)
+        found = _asked(CALL, job, self._inner, self._scheduler)
         if found is ALONE:
             with running_alone():
                 return _alone(self._inner.call(job), self._inner)
@@ -104,7 +106,7 @@ class MemberExecutor:
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says."""
-        found = _asked(LINEARIZE, job, self._inner, self._place, policy)
+        found = _asked(LINEARIZE, job, self._inner, self._scheduler, policy)
         if found is not ALONE:
             both: tuple[Results, Residuals | None] = found
             return both
@@ -126,8 +128,8 @@ class MemberResiduals:
 
     ran_by = MemberExecutor.name
 
-    def __init__(self, shared: SharedResiduals, number: int, inner: Executor, place: object) -> None:
-        self._shared, self._number, self._inner, self._place = shared, number, inner, place
+    def __init__(self, shared: SharedResiduals, number: int, inner: Executor, scheduler: object) -> None:
+        self._shared, self._number, self._inner, self._scheduler = shared, number, inner, scheduler
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         """Pull some seeds, and let the cotangents land, by whoever calls; False where that can't be.
@@ -135,7 +137,7 @@ class MemberResiduals:
         That need not be the member itself: another one may have its pullback, or a thread, or whoever comes later.
         """
         pulled = MemberPull(self._shared, self._number, job, seeds, land, keep or len(seeds) > 1)
-        found = _asked(PULL, job, self._inner, self._place, None, pulled)
+        found = _asked(PULL, job, self._inner, self._scheduler, None, pulled)
         if found is not ALONE:
             return found is True
         with running_alone():
@@ -145,16 +147,16 @@ class MemberResiduals:
         """Let go of nothing: other members may pull."""
 
 
-def as_member(executor: Executor, place: object) -> Executor:
+def as_member(executor: Executor, scheduler: object) -> Executor:
     """Return an executor that runs jobs of members together, where this is a member's program."""
-    return executor if current_member() is None else MemberExecutor(executor, place)
+    return executor if current_member() is None else MemberExecutor(executor, scheduler)
 
 
 def _asked(
     method: str,
     job: Job,
     inner: Executor,
-    place: object,
+    scheduler: object,
     policy: Policy | None = None,
     pulled: MemberPull | None = None,
 ) -> Any:
@@ -165,7 +167,7 @@ def _asked(
     snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState(), policy)
     if snapshot.has_own_thread:
         return ALONE
-    return member.ask(_Request(method, job, inner, place, snapshot, Settings(), policy, pulled))
+    return member.ask(_Request(method, job, inner, scheduler, snapshot, Settings(), policy, pulled))
 
 
 class Meeting:
@@ -383,7 +385,7 @@ def _answers(requests: Sequence[_Request]) -> Sequence[Any]:
     try:
         return _run(requests) if first.pulled is None else _pulled(requests)
     except WorkerLostError as error:  # by one of them: the others have theirs, if somebody is left to run it
-        has_workers = getattr(first.place, "has_workers", lambda: True)
+        has_workers = getattr(first.scheduler, "has_workers", lambda: True)
         return alone if has_workers() else [error] * len(requests)
     except LOST as error:
         return [error] * len(requests)
@@ -393,7 +395,7 @@ def _answers(requests: Sequence[_Request]) -> Sequence[Any]:
 
 def _run(requests: Sequence[_Request]) -> Sequence[Any]:
     first = requests[0]
-    inner = as_member(first.inner, first.place)  # of members that this program is one of
+    inner = as_member(first.inner, first.scheduler)  # of members that this program is one of
     kernels = [request.job.kernel for request in requests]
     # In this process each may well run its own; what travels goes once, where it is the same.
     together = Together([request.job for request in requests], _sent(kernels) if inner.remote else kernels)
@@ -402,7 +404,7 @@ def _run(requests: Sequence[_Request]) -> Sequence[Any]:
         results = inner.call(together.job)
     else:
         results, residuals = inner.linearize(together.job, first.policy)
-    each = together.apart(results)
+    each = together.split(results)
     for own in each:
         own.ran_by = own.ran_by or inner
         own.reason = f"{len(each)} members together{f': {results.reason}' if results.reason else ''}"
@@ -410,7 +412,7 @@ def _run(requests: Sequence[_Request]) -> Sequence[Any]:
         return each
     shared = None if residuals is None else SharedResiduals(together, residuals, first.policy, each)
     return [
-        (own, None if shared is None else MemberResiduals(shared, number, one.inner, one.place))
+        (own, None if shared is None else MemberResiduals(shared, number, one.inner, one.scheduler))
         for number, (own, one) in enumerate(zip(each, requests, strict=True))
     ]
 

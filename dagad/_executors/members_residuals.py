@@ -93,4 +93,4 @@ class SharedResiduals:
         if number in some:
             return some[number].seeds[at]
         reduced, stacked = self._values[number]
-        return NoSeeds(self._together.n_reduced(number, reduced), list(map(len, stacked)), len(first.seeds[at].placed))
+        return NoSeeds(self._together.n_reduced(number, reduced), list(map(len, stacked)), len(first.seeds[at].sharded))

@@ -57,7 +57,7 @@ class CurrentState:
 
     def part(self, part: Any) -> Any:
         """Return the state of an argument or of rows."""
-        if type(part) in _FIXED or isinstance(part, np.generic) or pytree.is_placed(part):
+        if type(part) in _FIXED or isinstance(part, np.generic) or pytree.is_sharded(part):
             return None
         is_plain = type(part) is np.ndarray and not part.dtype.hasobject
         if is_plain and is_frozen(part):
@@ -100,7 +100,7 @@ class Snapshot:
         for function in self._job.kernel.of_users:
             yield from function.constants()
         for column in self._job.sliced.columns:
-            if column.placed is None:
+            if column.sharded is None:
                 yield from column.read_from
 
     def change(self, number: int, now: CurrentState) -> ClosureError | None:

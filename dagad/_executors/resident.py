@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dagad._errors import ClosureError, StructureError
 from dagad._executors.evaluation import follow, new_names
 from dagad._executors.resident_program import PULL, RECORD, VALUE, Found, program_of
-from dagad._executors.resident_shards import LeftRows, PlacedRows, ResidentCall, n_staying, own_messages
+from dagad._executors.resident_shards import LeftRows, ResidentCall, ResidentRows, n_staying, own_messages
 from dagad._executors.routes import FEWEST_WORKERS, Trip
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees, whole_row
@@ -22,7 +22,7 @@ from dagad._values import fingerprint
 from dagad._values.buffers import pack_tree, unpack_tree
 from dagad._values.shipping import pack
 from dagad_scheduler.residents.client import Lease
-from dagad_scheduler.residents.loop import Homes, Loop, Sent, UnavailableError as UnavailableError
+from dagad_scheduler.residents.loop import Homes, KnownProgram, Loop, UnavailableError as UnavailableError
 from dagad_scheduler.roles import Role, words_of
 
 LEAST_PATIENCE, PATIENCE = 10.0, 20.0  # seconds, and times as long as it took before
@@ -35,8 +35,8 @@ class ResidentExecutor:
 
     name, group, remote = "resident", 1, True
 
-    def __init__(self, lines: Any, expected: float) -> None:
-        self._lines, self._expected = lines, expected
+    def __init__(self, residents: Any, expected: float) -> None:
+        self._residents, self._expected = residents, expected
         self.trip: Trip | None = None  # the last one, if many workers were called
 
     def call(self, job: Job) -> Results:
@@ -45,7 +45,7 @@ class ResidentExecutor:
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says."""
-        lease = self._lines.lease()
+        lease = self._residents.lease()
         answers = self._ask(job, RECORD, policy, lease=lease, keep=True)
         return answers.results, ResidentResiduals(self, policy, lease, answers.ran)
 
@@ -72,13 +72,13 @@ class ResidentExecutor:
         keep: bool = False,
         seeds: Sequence[Seeds] = (),
     ) -> Answers:
-        began, placed, n_chunks = time.perf_counter(), PlacedRows(job, seeds), len(job.plan)
-        loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
-        program = self._program(job, loop, placed.plan, template, policy, ran)
-        message = _message(job, method, keep, seeds) | placed.message(job)
+        began, sharded, n_chunks = time.perf_counter(), ResidentRows(job, seeds), len(job.plan)
+        loop, (template, rows) = self._loop(job, sharded), job.sliced.templates(job.plan)
+        program = self._program(job, loop, sharded.plan, template, policy, ran)
+        message = _message(job, method, keep, seeds) | sharded.message(job)
         gives_gradient = message["role"] is not Role.VALUE
-        has_left = placed.has_stays if method == PULL else n_staying(job) > 0
-        left_by = ResidentCall(self._lines.lease(), program.program, message, placed) if has_left else None
+        has_left = sharded.has_stays if method == PULL else n_staying(job) > 0
+        left_by = ResidentCall(self._residents.lease(), program.program, message, sharded) if has_left else None
         homes, replies = loop.call(
             program,
             message,
@@ -114,10 +114,10 @@ class ResidentExecutor:
             for number, own, note in zip(homes.chunks[address], part.stacked, part.notes, strict=True):
                 results.stacked[number], results.notes[number] = own, note
         if left_by is not None:
-            left = [LeftRows(left_by, place) for place in range(n_staying(job))]
+            left = [LeftRows(left_by, index) for index in range(n_staying(job))]
             for own, targets in zip(results.stacked, job.stacked_at or (), strict=True):
-                for place, rest in zip(staying(targets), left, strict=True):
-                    own[place] = rest
+                for index, rest in zip(staying(targets), left, strict=True):
+                    own[index] = rest
         return results
 
     @staticmethod
@@ -131,31 +131,31 @@ class ResidentExecutor:
                 targets, mine = job.inputs.targets(number), own
                 if left_by is not None:
                     stays, each = staying(targets), len(targets)
-                    mine = [part for place, part in enumerate(own) if place % each not in stays]  # seed by seed
-                    targets = [target for place, target in enumerate(targets) if place not in stays]
+                    mine = [part for index, part in enumerate(own) if index % each not in stays]  # seed by seed
+                    targets = [target for index, target in enumerate(targets) if index not in stays]
                 land(targets, mine, seeds)
         if left_by is not None:
-            placed = itertools.product(seeds, job.placed_leaves)
-            for place, (seed, (number, leaf)) in enumerate(placed):
-                land([(number, None)], [leaf.made_by(LeftRows(left_by, place))], range(seed, seed + 1))
+            sharded = itertools.product(seeds, job.sharded_leaves)
+            for index, (seed, (number, leaf)) in enumerate(sharded):
+                land([(number, None)], [leaf.made_by(LeftRows(left_by, index))], range(seed, seed + 1))
 
-    def _loop(self, job: Job, placed: PlacedRows) -> Loop:
+    def _loop(self, job: Job, sharded: ResidentRows) -> Loop:
         """Return the calls to the workers that have the rows; those of all samples are those of the whole."""
 
         def make() -> Loop:
             of_runs = job.runs is not None  # which are chunks, and not in one row of the tree
             parts_of, blocks_of = (_alone, _no_blocks) if of_runs else (_parts, _blocks)
-            return Loop(self._lines, placed.keys(job), parts_of, blocks_of, follow)
+            return Loop(self._residents, sharded.keys(job), parts_of, blocks_of, follow)
 
-        holder = job.sliced.shards[0] if placed.sample is None else placed.holders[0]
-        which = placed.plan.key, *[one.token for one in placed.holders]
+        holder = job.sliced.shards[0] if sharded.sample is None else sharded.holders[0]
+        which = sharded.plan.key, *[one.token for one in sharded.holders]
         loop: Loop = holder.remembered(which, make)
         return loop
 
     @staticmethod
     def _program(
         job: Job, loop: Loop, plan: AnyPlan, template: Rows | None, policy: Policy | None, ran: Ran | None
-    ) -> Sent:
+    ) -> KnownProgram:
         if ran is not None and ran.loop is loop:  # whatever the function carries by now
             return ran.program
         marks = None if template is None else template.marks
@@ -192,7 +192,7 @@ def _message(job: Job, method: str, keep: bool, seeds: Sequence[Seeds]) -> dict[
     }
 
 
-def _trip(message: dict[str, Any], program: Sent, replies: dict[str, Any], wall: float) -> Trip:
+def _trip(message: dict[str, Any], program: KnownProgram, replies: dict[str, Any], wall: float) -> Trip:
     """Return how calls went."""
     answers = [(float(reply["seconds"]), max(int(reply["threads"]), 1)) for reply in replies.values()]
     received = sum(memoryview(reply["data"]).nbytes for reply in replies.values())
@@ -220,7 +220,7 @@ class Ran(NamedTuple):
     """What ran at the value: where it has to run again for the gradient, it is to be the same."""
 
     loop: Loop
-    program: Sent
+    program: KnownProgram
 
     def refuse_another(self, payload: list[bytes], name: str) -> None:
         """Raise if a program consists of something else."""

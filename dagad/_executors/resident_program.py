@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dagad._errors import CancelledError
-from dagad._executors.evaluation import calm_process, inside_task
+from dagad._executors.evaluation import inside_task, process_settings
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Keep, KeepRest, Policy
@@ -113,7 +113,7 @@ class ResidentJob:
     =========  ===========================================================================================
     `_left`    linearizations, by subtree, where values were computed and seeds may come; None where nothing is
                left to be pulled
-    `left`     rows of Shards that stay here, by chunk and place
+    `left`     rows of Shards that stay here, by chunk and index
     `sums`     what all subtrees gave, where it is asked for later: by other workers, who add it to theirs
     =========  ===========================================================================================
     """
@@ -125,7 +125,7 @@ class ResidentJob:
         self._stays = bool(message["keep"])
         own = unpack_tree(*message["own"]) if "own" in message else (None, None)
         self._sliced, self._stacked_seeds = [{} if part is None else part for part in own]
-        self._placed, self._placed_seeds = message.get("placed", ()), message.get("seeds", ())
+        self._sharded, self._sharded_seeds = message.get("sharded", ()), message.get("seeds", ())
         self._n_taken = len(message.get("taken", ()))
         groups = message.get("groups")
         self._alike = None if groups is None else [[None] * size for size in groups]  # all of them are Shards
@@ -189,10 +189,10 @@ class ResidentJob:
     def active(self, number: int, rows: Callable[[int], Sequence[Any]]) -> Any:
         """Return the sliced leaves of a chunk in groups, with those that are Shards."""
         groups = self._sliced[number] if self._alike is None else self._alike
-        if not self._placed:
+        if not self._sharded:
             return groups
-        placed, here = iter(self._placed), rows(number)
-        return [[self._made(next(placed), here) if leaf is None else leaf for leaf in group] for group in groups]
+        sharded, here = iter(self._sharded), rows(number)
+        return [[self._made(next(sharded), here) if leaf is None else leaf for leaf in group] for group in groups]
 
     def _made(self, expression: Expression, rows: Sequence[Any]) -> Any:
         """Return rows by the expression that the call gives of them."""
@@ -211,7 +211,7 @@ class ResidentJob:
         """Return the cotangents of chunks without the rows that stay here."""
         shared = cotangents[0] if any(self._shared) else None
         sliced, parts = cotangents[-1] if self._has_sliced else [], list[Any]()
-        if not self._placed:
+        if not self._sharded:
             return Batched(shared, sliced, [])
         for number, own, groups in zip(numbers, sliced, active, strict=True):
             leaves = itertools.cycle([leaf for group in groups for leaf in group])  # for each seed again
@@ -230,13 +230,13 @@ class ResidentJob:
 
     def _seeds(self, number: int, seed: int, rows: Callable[[int], Sequence[Any]]) -> Any:
         """Return the seeds of a chunk's stacked leaves."""
-        own, placed_seeds = self._stacked_seeds[number][seed], self._placed_seeds[seed] if self._placed_seeds else ()
-        if not any(placed_seeds):
+        own, sharded_seeds = self._stacked_seeds[number][seed], self._sharded_seeds[seed] if self._sharded_seeds else ()
+        if not any(sharded_seeds):
             return own
-        stay = iter(placed_seeds)
+        stay = iter(sharded_seeds)
         like, here = self._program.batch.kernel.stacked_like(self.active(number, rows)) or (), rows(number)
-        placed = [next(stay) if is_packed(leaf) else None for leaf in like]
-        return [part if one is None else self._made(one, here) for part, one in zip(own, placed, strict=True)]
+        sharded = [next(stay) if is_packed(leaf) else None for leaf in like]
+        return [part if one is None else self._made(one, here) for part, one in zip(own, sharded, strict=True)]
 
     def _pulled(self, part: Subtree, args: Args, numbers: Sequence[int], rows: Callable[[int], Sequence[Any]]) -> Any:
         is_lost = part not in self._left  # or it was never left here
@@ -276,7 +276,7 @@ class ResidentJob:
         if has_sums and results:
             sums = [given.reduced for given in results.values()]
             reduced = assembled_into(parts, list(results), sums, n_chunks, self._program.monoid)
-        stacked, notes = [[part for given in results.values() for part in given[place]] for place in (1, 2)]
+        stacked, notes = [[part for given in results.values() for part in given[index]] for index in (1, 2)]
         head, buffer = pack_tree(Found(reduced, stacked, notes))
         return {"head": head, "kept": self.holds}, buffer
 
@@ -319,22 +319,22 @@ class SumsHere:
 
 
 class LeftHere:
-    """The rows that a call leaves, by chunk and place."""
+    """The rows that a call leaves, by chunk and index."""
 
     def __init__(self) -> None:
         self.by_chunk: dict[int, list[Rows]] = {}
 
-    def rows(self, chunk: int, place: int) -> Rows | None:
+    def rows(self, chunk: int, index: int) -> Rows | None:
         """Return some of those of a chunk; None if there are none."""
         found = self.by_chunk.get(chunk, ())
-        return found[place] if place < len(found) else None
+        return found[index] if index < len(found) else None
 
     def nbytes(self) -> int:
         """Return how much memory they take."""
         return sum(sys.getsizeof(rows) for some in list(self.by_chunk.values()) for rows in some)
 
 
-class Sent:
+class SentCall:
     """All that a call was sent: it finds the rows that it has left, or computes them again; `lineage.Recomputation`."""
 
     def __init__(
@@ -342,16 +342,16 @@ class Sent:
     ) -> None:
         self._number, self._program, self._message, self._inputs = number, program, message, inputs
 
-    def rows(self, chunk: Chunk, place: int, own: dict[str, Any], made: Callable[[Expression], Any]) -> Any:
-        """Return those of a chunk that have a place; `made` returns rows by their expressions."""
-        found = rows_left_here(self._number, chunk.number, place)
+    def rows(self, chunk: Chunk, index: int, own: dict[str, Any], made: Callable[[Expression], Any]) -> Any:
+        """Return those of a chunk that have an index; `made` returns rows by their expressions."""
+        found = rows_left_here(self._number, chunk.number, index)
         if found is not None:
             return found
         rows, (head, *buffers) = [made(one) for one in self._inputs], self._program
         job = pickle.loads(head, buffers=buffers).job(self._message | own | {"keep": False}, None)
-        with calm_process, inside_task:
+        with process_settings, inside_task:
             job.part(Subtree(chunk.number, 0), lambda _: rows, lambda: False)
-        return job.left.rows(chunk.number, place)
+        return job.left.rows(chunk.number, index)
 
 
 class _Active:
@@ -363,8 +363,8 @@ class _Active:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, place: int) -> Any:
-        return self._job.active(self._numbers[place], self._rows)
+    def __getitem__(self, index: int) -> Any:
+        return self._job.active(self._numbers[index], self._rows)
 
     def __iter__(self) -> Iterator[Any]:
         for number in self._numbers:

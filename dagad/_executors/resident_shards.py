@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._executors.resident_program import Sent
+from dagad._executors.resident_program import SentCall
 from dagad._kernels.job import Job, Seeds
 from dagad._sources.base import Key, owned, staying
 from dagad._sources.lineage import Expression, Inputs
@@ -24,15 +24,15 @@ from dagad_scheduler.private import TaskRef
 from dagad_scheduler.residents.client import Lease
 
 
-class PlacedRows:
+class ResidentRows:
     """All Shards of a call, of which its message speaks in expressions: they are the `Inputs` of these.
 
     Attributes
     ----------
     keyed
-        Those that are results of tasks; first the constant rows, which are found by their places.
+        Those that are results of tasks; first the constant rows, which are found by their indices.
     taken
-        What is taken of the rows that earlier calls have left: these calls, and places.
+        What is taken of the rows that earlier calls have left: these calls, and indices.
     sample
         Which chunks of the whole the call is about, where all are samples of the same chunks; else None.
     holders, plan
@@ -45,10 +45,10 @@ class PlacedRows:
         self.keyed: list[Any] = list(job.sliced.constant_shards)
         self.taken: list[tuple[ResidentCall, int]] = []
         self._n_constant = len(self.keyed)
-        stays = job.placed
+        stays = job.sharded
         self.has_stays = bool(stays)  # see `Job`
         self._leaves = [one.expression(self) for one in stays]
-        self._seeds = [[None if seed is None else seed.expression(self) for seed in one.placed] for one in seeds]
+        self._seeds = [[None if seed is None else seed.expression(self) for seed in one.sharded] for one in seeds]
         drawn = {None if one.drawn is None else one.drawn.numbers for one in self.keyed}
         self.sample: Sequence[int] | None = drawn.pop() if len(drawn) == 1 and job.runs is None else None
         self.holders = self.keyed if self.sample is None else [one.drawn.whole for one in self.keyed]
@@ -60,11 +60,11 @@ class PlacedRows:
             self.keyed.append(shards)
         return ["rows", self.keyed.index(shards)]
 
-    def left(self, call: ResidentCall, place: int) -> Expression:
-        """Return the expression of what a call has left at one of its places."""
-        if (call, place) not in self.taken:
-            self.taken.append((call, place))
-        return ["taken", self.taken.index((call, place))]
+    def left(self, call: ResidentCall, index: int) -> Expression:
+        """Return the expression of what a call has left at one of its indices."""
+        if (call, index) not in self.taken:
+            self.taken.append((call, index))
+        return ["taken", self.taken.index((call, index))]
 
     def keys(self, job: Job) -> list[tuple[Key, ...]]:
         """Return for each chunk of the whole the keys of the rows that are results of tasks."""
@@ -75,23 +75,23 @@ class PlacedRows:
 
     def message(self, job: Job) -> dict[str, Any]:
         """Return what all workers are told of it."""
-        told: dict[str, Any] = {}
+        message: dict[str, Any] = {}
         if self.taken:
-            told["taken"] = [(call.lease.number, place) for call, place in self.taken]
+            message["taken"] = [(call.lease.number, index) for call, index in self.taken]
         if self.sample is not None:
-            told["sample"] = list(self.sample)
+            message["sample"] = list(self.sample)
         if self._leaves:
-            told["placed"] = self._leaves
+            message["sharded"] = self._leaves
         if any(self._seeds):
-            told["seeds"] = self._seeds
-        if self._leaves and _is_all_placed(job):
-            told["groups"] = list(job.inputs.sliced)
-        return told
+            message["seeds"] = self._seeds
+        if self._leaves and _is_all_sharded(job):
+            message["groups"] = list(job.inputs.sliced)
+        return message
 
 
-def _is_all_placed(job: Job) -> bool:
+def _is_all_sharded(job: Job) -> bool:
     """Return whether all sliced leaves are Shards, so that nothing else comes by chunk."""
-    return len(job.placed) == len(job.leaves) - job.n_shared
+    return len(job.sharded) == len(job.leaves) - job.n_shared
 
 
 def n_staying(job: Job) -> int:
@@ -123,7 +123,7 @@ def _own_message(
     With `lasting` it is a copy, which does not change with the user's arrays.
     """
     found: dict[str, Any] = {}
-    by_chunk = job.has_sliced and not _is_all_placed(job)
+    by_chunk = job.has_sliced and not _is_all_sharded(job)
     sliced = {number: _sliced_leaves(job, number) for number in chunks} if by_chunk else None
     stacked = None
     if job.kernel.stacks and seeds:
@@ -143,7 +143,7 @@ def _own_message(
 def _sliced_leaves(job: Job, number: int) -> Any:
     """Return the sliced leaves of a chunk in groups, None for Shards."""
     pairs = [(job.leaves[leaf], rows) for leaf, rows in job.inputs.targets(number)]
-    parts = [None if pytree.is_placed(leaf) else owned(leaf, rows) for leaf, rows in pairs]
+    parts = [None if pytree.is_sharded(leaf) else owned(leaf, rows) for leaf, rows in pairs]
     return job.inputs.groups(parts, [len(group) for group in job.inputs.rows[number]])
 
 
@@ -152,13 +152,13 @@ def _without_refs(seeds: Sequence[Any]) -> list[Any]:
 
 
 class ResidentCall:
-    """A call that has left rows, by chunk and place, with all that it was sent; see `lineage.PastCall`."""
+    """A call that has left rows, by chunk and index, with all that it was sent; see `lineage.PastCall`."""
 
-    def __init__(self, lease: Lease, program: Sequence[Any], message: dict[str, Any], placed: PlacedRows) -> None:
-        self.lease, self._program, self._message, self._placed = lease, program, message, placed
+    def __init__(self, lease: Lease, program: Sequence[Any], message: dict[str, Any], sharded: ResidentRows) -> None:
+        self.lease, self._program, self._message, self._sharded = lease, program, message, sharded
         self._own: dict[int, dict[str, Any]] = {}
         self.homes: dict[int, str] = {}
-        self.n_pending: int = 1 + sum(call.n_pending for call, _ in placed.taken)
+        self.n_pending: int = 1 + sum(call.n_pending for call, _ in sharded.taken)
 
     def left_at(self, chunks: dict[str, list[int]]) -> None:
         """Note which worker had which chunks."""
@@ -171,12 +171,12 @@ class ResidentCall:
 
     def expressions(self, inputs: Inputs) -> list[Expression]:
         """Return the expressions of the rows that it was about."""
-        keyed = [inputs.rows(one) for one in self._placed.keyed]
-        return [*keyed, *(inputs.left(call, place) for call, place in self._placed.taken)]
+        keyed = [inputs.rows(one) for one in self._sharded.keyed]
+        return [*keyed, *(inputs.left(call, index) for call, index in self._sharded.taken)]
 
-    def recomputation(self, inputs: list[Expression]) -> Sent:
+    def recomputation(self, inputs: list[Expression]) -> SentCall:
         """Return what finds the rows that it has left, or computes them again."""
-        return Sent(self.lease.number, [bytes(part) for part in self._program], self._message, inputs)
+        return SentCall(self.lease.number, [bytes(part) for part in self._program], self._message, inputs)
 
     def own(self, number: int) -> dict[str, Any]:
         """Return what was sent for a chunk, and others of the same worker, alone."""
@@ -184,14 +184,14 @@ class ResidentCall:
 
 
 class LeftRows:
-    """The lineage of rows that a call has left at one place of each chunk; see `lineage.Lineage`."""
+    """The lineage of rows that a call has left at one index of each chunk; see `lineage.Lineage`."""
 
-    def __init__(self, call: ResidentCall, place: int) -> None:
-        self._call, self._place, self.n_pending = call, place, call.n_pending
+    def __init__(self, call: ResidentCall, index: int) -> None:
+        self._call, self._index, self.n_pending = call, index, call.n_pending
 
     def expression(self, inputs: Inputs) -> Expression:
         """Return the expression of the rows; `inputs` numbers what it speaks of."""
-        return inputs.left(self._call, self._place)
+        return inputs.left(self._call, self._index)
 
     def home(self, number: int) -> str:
         """Return on which worker those of a chunk were left."""

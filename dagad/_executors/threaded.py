@@ -89,7 +89,7 @@ class ThreadedResiduals:
                 for one in seeds
             ]
             found: Sequence[Any] | None = None
-            if made is not None and any(one.of(place) is not None for one in many for place in range(len(chunks))):
+            if made is not None and any(one.of(index) is not None for one in many for index in range(len(chunks))):
                 found = made.pull_again(many, len(many)) if keep else made.pull(many)
             if job.n_shared:
                 shared.push(number, None if found is None else found[0])

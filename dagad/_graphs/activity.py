@@ -65,12 +65,12 @@ def is_ours(key: Key) -> bool:
 
 
 INSIDE = "dagad-inside"  # (INSIDE, the task that held it, where, its own key): keys inside of tasks repeat
-PLAIN = "plain"  # the first part of the number of what `forget` has rewritten, before its key
+PLAIN = "plain"  # the first part of the number of what `delinearize` has rewritten, before its key
 SAME = "same"  # of what `unfused` has found, and of an alias in a derivative, before its own key
 
 
 def own_key(key: Key) -> Key:
-    """Return the key that the user knows a node by, before it was found inside a task or rewritten by `forget`."""
+    """Return the key that the user knows a node by, before it was found inside a task or rewritten by `delinearize`."""
     while type(key) is tuple and key:
         if key[0] == INSIDE:
             key = key[-1]

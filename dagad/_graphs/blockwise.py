@@ -41,13 +41,13 @@ def _block_of(part: object, layer: Blockwise, graph: HighLevelGraph) -> Block | 
     own: Any = None if match is None else graph.layers.get(match[1])
     if match is None or not isinstance(own, Blockwise):
         return None
-    at = {index: place for place, index in enumerate(layer.output_indices, 1)}
+    at = {index: position for position, index in enumerate(layer.output_indices, 1)}
     indices = match[2].split("_") if match[2] else []
     counts = [own.dims[index] for index in own.output_indices]
     if len(indices) != len(counts):
         return None
     found = [at.get(index) if count > 1 else None for index, count in zip(indices, counts, strict=True)]
-    if any(count > 1 and place is None for place, count in zip(found, counts, strict=True)):
+    if any(count > 1 and position is None for position, count in zip(found, counts, strict=True)):
         return None  # it is several blocks
     return match[1], tuple(found)
 
@@ -58,8 +58,8 @@ def _under_own_keys(node: AnyNode, blocks: Mapping[str, Block]) -> Any:
         return node
     at: Any = node.key
     keys = {
-        part: (name, *(0 if place is None else at[place] for place in places))
-        for part, (name, places) in blocks.items()
+        part: (name, *(0 if position is None else at[position] for position in positions))
+        for part, (name, positions) in blocks.items()
     }
     return _with_keys(node, keys, at)
 

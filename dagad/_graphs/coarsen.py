@@ -55,7 +55,7 @@ def coarsened(
     """
     groups = _Groups(graph, order, live, ends, annotations, width)
     for key in live:
-        groups.place(key)
+        groups.assign(key)
     return groups.fused(names, engine)
 
 
@@ -97,7 +97,7 @@ class _Groups:
         self._levels = _levels(live) if len(live) > 2 * width else {}
         self._widths = Counter(self._levels.values())
 
-    def place(self, key: Key) -> None:
+    def assign(self, key: Key) -> None:
         """Put a task into the group of what it reads, or begin a group."""
         if not _is_one_task(self._graph[key]):
             return
@@ -178,8 +178,8 @@ class _Groups:
         annotations = dict(self._annotations)
         components: dict[Key, tuple[Key, int]] = {}
         groups: dict[Key, tuple[Key, list[Key], Sequence[Key] | None]] = {}  # by the last of their tasks
-        for place, bundle in enumerate(self._bundles):
-            name = names.about(bundle[0])("input", ("bundle", place))
+        for position, bundle in enumerate(self._bundles):
+            name = names.about(bundle[0])("input", ("bundle", position))
             components |= {key: (name, index) for index, key in enumerate(bundle)}
             groups[bundle[-1]] = name, [member for key in bundle for member in self._members.pop(key)], bundle
             if bundle[0] in annotations:
@@ -208,26 +208,28 @@ class _Groups:
         """Return one task for several, which hands out the values of `outputs`, or the last one, and what it reads."""
         found = self._outside(frozenset(nodes), outputs or [name])
         if components:
-            at = {key: place for place, key in enumerate(dict.fromkeys(components.get(r, (r,))[0] for r in found))}
+            at = {
+                key: position for position, key in enumerate(dict.fromkeys(components.get(r, (r,))[0] for r in found))
+            }
             opened = {ref: components[ref] for ref in found if ref in components}
         else:
-            at, opened = {key: place for place, key in enumerate(found)}, {}
-        places = {**at, **{key: place for place, key in enumerate((*opened, *nodes), len(at))}}
+            at, opened = {key: position for position, key in enumerate(found)}, {}
+        indices = {**at, **{key: position for position, key in enumerate((*opened, *nodes), len(at))}}
         members, active = [], set[int]()
         for key in nodes:
             node: Any = self._graph[key]
             inputs = inputs_of(node, self._live[key])
             function, read = recordable(node, inputs, engine, self._order[key])
-            moving = tuple([places[ref] for ref in inputs])
-            members.append(Member(function, tuple([places[ref] for ref in read]), moving))
+            moving = tuple([indices[ref] for ref in inputs])
+            members.append(Member(function, tuple([indices[ref] for ref in read]), moving))
             active.update(moving)
-        moved = {at[arg] for place, (arg, _) in enumerate(opened.values(), len(at)) if place in active}
+        moved = {at[arg] for position, (arg, _) in enumerate(opened.values(), len(at)) if position in active}
         whole = FusedTasks(
             tuple(members),
             len(at),
             tuple([(at[arg], index) for arg, index in opened.values()]),
-            None if outputs is None else tuple([places[key] for key in outputs]),
-            tuple(sorted(moved.union([place for place in active if place < len(at)]))),
+            None if outputs is None else tuple([indices[key] for key in outputs]),
+            tuple(sorted(moved.union([position for position in active if position < len(at)]))),
         )
         return Task(name, value_of_task, whole, *map(TaskRef, at)), tuple(at)
 

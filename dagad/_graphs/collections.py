@@ -30,7 +30,7 @@ from dagad_scheduler.roles import Names, Role, role_of
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeyedCollection:
     """A dask array, or another collection whose keys begin with one name.
 
     ===========  ==========================================================
@@ -51,7 +51,7 @@ class Part:
     nodes: dict[Key, GraphNode] | None = None
 
     @classmethod
-    def of(cls, made: AnyCollection) -> Part:
+    def of(cls, made: AnyCollection) -> KeyedCollection:
         keys, chunks = list(flatten(made.__dask_keys__())), attribute(made, "chunks")
         shapes: Iterable[Any] = [None] * len(keys) if chunks is None else itertools.product(*chunks)
         known = [None if shape is None or any(map(math.isnan, shape)) else shape for shape in shapes]
@@ -70,15 +70,15 @@ class Part:
             graph = graph_as_written(self.made) if is_expression(self.made) else self.made.__dask_graph__()
         return high_level(graph, f"dagad-primal-{self.name}")
 
-    def over_blocks(self, arrays: Sequence[Any]) -> Part:
+    def over_blocks(self, arrays: Sequence[Any]) -> KeyedCollection:
         """Return the same, computed from the blocks of arrays of expressions as they are."""
         if not is_expression(self.made):
             return self
-        made = Part.of(over_blocks(self.made, arrays))
+        made = KeyedCollection.of(over_blocks(self.made, arrays))
         nodes, keys = as_named_before(graph_as_written(made.made), made.keys, self.made)
         return replace(made, keys=keys, nodes=nodes)
 
-    def as_read_in(self, graph: Mapping[Key, Any]) -> Part:
+    def as_read_in(self, graph: Mapping[Key, Any]) -> KeyedCollection:
         """Return the same by the keys under which a graph reads it."""
         return replace(self, keys=as_read(self.keys, self.made, graph)) if is_expression(self.made) else self
 
@@ -88,11 +88,11 @@ class Collection:
     """A collection of Dask's, taken apart."""
 
     made: Any
-    parts: list[Part]
+    parts: list[KeyedCollection]
 
     @classmethod
     def of(cls, made: AnyCollection) -> Collection:
-        return cls(made, [Part.of(each) for each in arrays_of(made)])
+        return cls(made, [KeyedCollection.of(each) for each in arrays_of(made)])
 
     @property
     def constants(self) -> dict[Any, Any]:
@@ -147,7 +147,7 @@ class End:
     tasks: dict[Key, GraphNode]
 
     @classmethod
-    def of(cls, part: Part, name: Key, calls: Iterator[tuple[Any, ...]]) -> End:
+    def of(cls, part: KeyedCollection, name: Key, calls: Iterator[tuple[Any, ...]]) -> End:
         if is_expression(part.made):
             form, keys = named_like(part.made, name)
         else:
@@ -178,13 +178,13 @@ class Derived:
     is_value: bool
 
     @classmethod
-    def of(cls, like: Collection, names: Names, role: Role, place: object, calls: Iterable[tuple[Any, ...]]) -> Derived:
-        """Give each key a function and its arguments; `place` tells the collection from others."""
+    def of(cls, like: Collection, names: Names, role: Role, label: object, calls: Iterable[tuple[Any, ...]]) -> Derived:
+        """Give each key a function and its arguments; `label` tells the collection from others."""
         ends, rest = [], iter(calls)
         for number, part in enumerate(like.parts):
             alone = not isinstance(part.keys[0], tuple)
-            own = names if alone else Names(f"{names.token}.{place}.{number}", names.function)
-            ends.append(End.of(part, own(role, place) if alone else own(role, place)[0], rest))
+            own = names if alone else Names(f"{names.token}.{label}.{number}", names.function)
+            ends.append(End.of(part, own(role, label) if alone else own(role, label)[0], rest))
         return cls(like, ends, role is Role.VALUE)
 
     @classmethod

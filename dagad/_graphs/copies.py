@@ -17,7 +17,7 @@ from dagad_scheduler.private import Alias, DataNode, Dict, GraphNode, List, Set,
 CONTAINERS = (List, Tuple, Set, Dict)
 
 
-def laid_open(graph: Graph, keys: Iterable[Key], wrt: Collection[Key]) -> dict[Key, GraphNode]:
+def unfuse(graph: Graph, keys: Iterable[Key], wrt: Collection[Key]) -> dict[Key, GraphNode]:
     """Return the graph with all nodes that matter under their own keys; what else stood together stays together.
 
     Those of `wrt` matter, and dagad's own. Dask gives equal keys to equal values only, so what is found twice is the
@@ -80,7 +80,7 @@ class _Opening:
         node = self.graph[key]
         if not self.holds(node):
             return []
-        inside = self._taken_apart(key, node)
+        inside = self._unpacked(key, node)
         marks = {name for name in inside if self._matters(name)}
         # A task of ours is known by its function, so what it reads is not put into it.
         marks.update(
@@ -105,7 +105,7 @@ class _Opening:
             parts += [part for part in node.kwargs.values() if isinstance(part, GraphNode)]
         return any(self._matters(part.key) or self.holds(part) for part in parts) if parts else False
 
-    def _taken_apart(self, key: Key, node: GraphNode) -> dict[Key, GraphNode]:
+    def _unpacked(self, key: Key, node: GraphNode) -> dict[Key, GraphNode]:
         """Return a node and all that it holds, each under a key of its own; new ones can't meet others."""
         found: dict[Key, GraphNode] = {}
         work: list[tuple[Key, Any]] = [(key, node)]

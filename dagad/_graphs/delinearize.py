@@ -20,7 +20,7 @@ from dagad_scheduler.private import Alias, GraphNode, Task
 from dagad_scheduler.roles import Names
 
 
-def forget(
+def delinearize(
     graph: Graph, names: Names, keys: Collection[Key] | None = None
 ) -> tuple[dict[Key, GraphNode], dict[Key, Key]]:
     """Return the graph without linearizations, and the new names of all keys of ours.

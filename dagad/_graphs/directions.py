@@ -12,7 +12,7 @@ from dask.base import is_dask_collection
 from dask.delayed import delayed
 
 from dagad._errors import StructureError
-from dagad._graphs.collections import Collection, Part, attribute
+from dagad._graphs.collections import Collection, KeyedCollection, attribute
 from dagad._graphs.labelled import data_like
 from dagad._types import Tangent
 from dagad_scheduler.private import DataNode, TaskRef
@@ -46,7 +46,7 @@ def _by_part(moving: Collection, tangent: Tangent) -> Sequence[Any]:
     return held
 
 
-def _of_same_cut(part: Part, tangent: Tangent) -> Any:
+def _of_same_cut(part: KeyedCollection, tangent: Tangent) -> Any:
     """Return a tangent as a collection with a key for each of a part's."""
     if not is_dask_collection(tangent):
         return delayed(tangent)
@@ -62,7 +62,7 @@ def _of_same_cut(part: Part, tangent: Tangent) -> Any:
     return tangent
 
 
-def _check_shape(part: Part, tangent: Tangent) -> None:
+def _check_shape(part: KeyedCollection, tangent: Tangent) -> None:
     shape = tuple(map(sum, part.chunks))
     if any(map(math.isnan, shape)):
         raise StructureError(
@@ -75,7 +75,7 @@ def _check_shape(part: Part, tangent: Tangent) -> None:
         )
 
 
-def _blocks(part: Part, tangent: Tangent) -> list[Any]:
+def _blocks(part: KeyedCollection, tangent: Tangent) -> list[Any]:
     _check_shape(part, tangent)
     bounds = [itertools.pairwise(itertools.accumulate(sizes, initial=0)) for sizes in part.chunks]
     cuts = itertools.product(*([slice(*pair) for pair in pairs] for pairs in bounds))

@@ -21,14 +21,14 @@ from dagad._types import AnyEngine, Cotangent, Function, Value
 from dagad._values.pytree import nbytes_of
 from dagad._values.shipping import Portable, opened
 from dagad_scheduler.private import GraphNode, Task, TaskRef
-from dagad_scheduler.process import Spared, calm_process, patient_collector
+from dagad_scheduler.process import Spared, patient_collector, process_settings
 
 
 class Member(NamedTuple):
     """One of the tasks: its function, where its arguments stand, and which of these are differentiated."""
 
     function: Any
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     active: tuple[int, ...]
 
 
@@ -36,10 +36,10 @@ class FusedTasks(Recordable, Portable):
     """Tasks that run one after the other, as a function of what they need from outside.
 
     ==========  ================================================================================================
-    `_members`  the tasks; places count the arguments, then `_opened`, then the values of the tasks
+    `_members`  the tasks; indices count the arguments, then `_opened`, then the values of the tasks
     `_n_args`   how many arguments there are
     `_opened`   components of arguments that are tuples: which argument, which component
-    `_outputs`  the places of the values that are handed out, as a tuple; None for the value of the last task alone
+    `_outputs`  the indices of the values that are handed out, as a tuple; None for the value of the last task alone
     `_active`   which arguments are differentiated
     `_spans`    for each of these, which terms of its cotangent arise here; None: their sum counts as one
     ==========  ================================================================================================
@@ -76,7 +76,7 @@ class FusedTasks(Recordable, Portable):
 
     @property
     def active(self) -> tuple[int, ...]:
-        """The places of the arguments that are differentiated."""
+        """The indices of the arguments that are differentiated."""
         return self._active
 
     @property
@@ -95,12 +95,12 @@ class FusedTasks(Recordable, Portable):
             nodes[key] = Task(key, function, *parts)
             found.append(TaskRef(key))
 
-        for place, (arg, index) in enumerate(self._opened):
-            add(key_of(None, ("component", place)), operator.getitem, found[arg], index)
-        for number, (function, places, _) in enumerate(self._members):
-            add(key_of(function, number), value_of_task, function, *[found[place] for place in places])
+        for position, (arg, index) in enumerate(self._opened):
+            add(key_of(None, ("component", position)), operator.getitem, found[arg], index)
+        for number, (function, positions, _) in enumerate(self._members):
+            add(key_of(function, number), value_of_task, function, *[found[position] for position in positions])
         if self._outputs is not None:
-            add(key_of(None, "results"), as_tuple, *[found[place] for place in self._outputs])
+            add(key_of(None, "results"), as_tuple, *[found[position] for position in self._outputs])
         return nodes, found[-1].key
 
     def activated(self, active: tuple[int, ...], engine: AnyEngine) -> FusedTasks:
@@ -108,23 +108,23 @@ class FusedTasks(Recordable, Portable):
         if active == self._active:
             return self.spanning(())
         moving = set(active)
-        moving.update(self._n_args + place for place, (arg, _) in enumerate(self._opened) if arg in moving)
+        moving.update(self._n_args + position for position, (arg, _) in enumerate(self._opened) if arg in moving)
         first, members = self._n_args + len(self._opened), []
-        for number, (function, places, _) in enumerate(self._members):
-            own = tuple(at for at, place in enumerate(places) if place in moving)
+        for number, (function, positions, _) in enumerate(self._members):
+            own = tuple(at for at, position in enumerate(positions) if position in moving)
             if own:
                 moving.add(first + number)
-            members.append(Member(function.activated(own, engine), places, tuple(places[at] for at in own)))
+            members.append(Member(function.activated(own, engine), positions, tuple(positions[at] for at in own)))
         return FusedTasks(tuple(members), self._n_args, self._opened, self._outputs, active)
 
     def counts(self) -> tuple[int, ...]:
         """Return how many terms of the cotangent of each differentiated argument arise here."""
         found = dict.fromkeys(self._active, 0)
         for member in self._members:
-            for place in member.active:
-                if place in found:
-                    found[place] += 1
-        return tuple(found[place] or 1 for place in self._active)
+            for position in member.active:
+                if position in found:
+                    found[position] += 1
+        return tuple(found[position] or 1 for position in self._active)
 
     def spanning(self, spans: Sequence[Span | None]) -> FusedTasks:
         """Return the same tasks, told which terms of the cotangents of their arguments are theirs."""
@@ -141,19 +141,19 @@ class FusedTasks(Recordable, Portable):
         found = [*args, *(args[arg][index] for arg, index in self._opened)]
         with patient_collector, patches:
             for member, over in zip(self._members, self._read_last(), strict=True):
-                found.append(call(member, [found[place] for place in member.places]))
-                for place in over:
-                    found[place] = None
+                found.append(call(member, [found[position] for position in member.positions]))
+                for position in over:
+                    found[position] = None
                     if tangents is not None:
-                        tangents[place] = None
-        return found[-1] if self._outputs is None else tuple(found[place] for place in self._outputs)
+                        tangents[position] = None
+        return found[-1] if self._outputs is None else tuple(found[position] for position in self._outputs)
 
     def _read_last(self) -> list[list[int]]:
         """Return for each task which of the values that it reads no later one does, and nobody outside."""
         read, found = set(self._outputs or ()), []
         for member in reversed(self._members):
-            found.append([place for place in member.places if place not in read])
-            read.update(member.places)
+            found.append([position for position in member.positions if position not in read])
+            read.update(member.positions)
         return found[::-1]
 
     def linearized(self, policy: Policy, args: tuple[Any, ...]) -> FusedLinearization:
@@ -179,21 +179,21 @@ class FusedTasks(Recordable, Portable):
             arrived[first + len(steps) - 1] = [cotangent]
         else:
             parts = [None] * len(self._outputs) if cotangent is None else cotangent
-            arrived = {place: [part] for place, part in zip(self._outputs, parts, strict=True)}
+            arrived = {position: [part] for position, part in zip(self._outputs, parts, strict=True)}
         with patient_collector, patches:
             for number in reversed(range(len(steps))):
                 step, member = steps.pop(), self._members[number]
                 if step is None:
                     continue
                 own = _sum_of(arrived.pop(first + number))
-                for place, part in zip(member.active, pull(step, own), strict=True):
-                    arrived.setdefault(place, []).append(part)
+                for position, part in zip(member.active, pull(step, own), strict=True):
+                    arrived.setdefault(position, []).append(part)
         return self._collected(arrived)
 
     def _collected(self, arrived: dict[int, list[Any]]) -> tuple[Any, ...]:
         components: dict[int, list[Any]] = {}
-        for place, (arg, _) in enumerate(self._opened, self._n_args):
-            components.setdefault(arg, []).append(_sum_of(arrived.get(place, [None])))
+        for position, (arg, _) in enumerate(self._opened, self._n_args):
+            components.setdefault(arg, []).append(_sum_of(arrived.get(position, [None])))
         found: list[Any] = []
         for arg, span in zip(self._active, self._spans or [None] * len(self._active), strict=True):
             if arg in components:
@@ -226,19 +226,19 @@ class FusedTasks(Recordable, Portable):
         moving: list[Any] = [None] * (self._n_args + len(self._opened))
         for arg, tangent in zip(self._active, tangents, strict=True):
             moving[arg] = tangent
-        for place, (arg, index) in enumerate(self._opened, self._n_args):
-            moving[place] = None if moving[arg] is None else moving[arg][index]
+        for position, (arg, index) in enumerate(self._opened, self._n_args):
+            moving[position] = None if moving[arg] is None else moving[arg][index]
 
         def call(member: Member, own: list[Any]) -> Any:
             if not member.active:
                 moving.append(None)
                 return member.function.value(*own)
-            value, tangent = member.function.push(own, [moving[place] for place in member.active])
+            value, tangent = member.function.push(own, [moving[position] for position in member.active])
             moving.append(tangent)
             return value
 
         value = self._run(values, call, moving)
-        return value, moving[-1] if self._outputs is None else tuple(moving[place] for place in self._outputs)
+        return value, moving[-1] if self._outputs is None else tuple(moving[position] for position in self._outputs)
 
 
 def as_tuple(*parts: Any) -> tuple[Any, ...]:
@@ -267,7 +267,7 @@ class FusedLinearization:
 
     def __init__(self, value: Value, recipe: Any, steps: list[Any] | None = None) -> None:
         self.value, self._recipe, self._steps, self._lock = value, recipe, steps, threading.Lock()
-        self._spared = None if steps is None else Spared(calm_process)
+        self._spared = None if steps is None else Spared(process_settings)
 
     def pull_scaled(self, cotangent: Cotangent) -> tuple[Any, ...]:
         """Return the cotangents of the arguments that are differentiated; the tapes are dropped one by one."""

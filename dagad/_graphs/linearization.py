@@ -355,7 +355,7 @@ def scaled(gradient: Tree, cotangent: Cotangent) -> Any:
         return gradient
     if type(gradient) is np.ndarray:
         return gradient * gradient.dtype.type(factor)
-    if pytree.is_placed(gradient):
+    if pytree.is_sharded(gradient):
         return gradient.scaled(float(factor))
     leaves, treedef = pytree.flatten(gradient)
     return pytree.unflatten(treedef, [leaf * pytree.dtype_of(leaf).type(factor) for leaf in leaves])

@@ -60,11 +60,11 @@ def linearize(
     order = topological(graph, keys) if order is None else order
     result = Linearized({key: graph[key] for key in order}, [])
     own = names("value", 0)[0], names("sum", 0)[0]
-    for place, (key, inputs) in enumerate(active(order, wrt).items()):
+    for position, (key, inputs) in enumerate(active(order, wrt).items()):
         node, called = result.graph.pop(key), names.about(key)
         inputs = inputs_of(node, inputs)
         # A graph that was built under these very names keeps its numbers: they are those of the chunks.
-        index = key[1] if isinstance(key, tuple) and key[0] in own else place
+        index = key[1] if isinstance(key, tuple) and key[0] in own else position
         if isinstance(node, Alias) or is_sum(node):
             _keep_linear(result, key, node, inputs, names, index)
         elif isinstance(node, Task):

@@ -94,9 +94,9 @@ class _Loaders:
     def _may_move(self, key: Key, reader: Key) -> bool:
         if key in self._kept or not isinstance(self._graph.get(key), Task):
             return False
-        return not self._annotations or self._told(key) == self._told(reader)
+        return not self._annotations or self._annotated(key) == self._annotated(reader)
 
-    def _told(self, key: Key) -> Annotations:
+    def _annotated(self, key: Key) -> Annotations:
         """Return what a task is annotated with, beside the step of a schedule, which is of no account here."""
         return without_mark(self._annotations.get(key, {}))
 

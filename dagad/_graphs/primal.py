@@ -14,8 +14,8 @@ from dagad._graphs.activity import Graph, Key, Order, active, is_ours, substitut
 from dagad._graphs.blockwise import names_in, refuse_nameless, with_blocks_fused
 from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
-from dagad._graphs.copies import laid_open
-from dagad._graphs.delinearize import forget
+from dagad._graphs.copies import unfuse
+from dagad._graphs.delinearize import delinearize
 from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited, without_mark
 from dagad._graphs.loaders import with_loaders_inside
 from dagad._graphs.unfused import hidden, unfused
@@ -73,7 +73,7 @@ class Primal:
         keys = {key for one in wrt for key in one.keys}
         layers = optimized(whole, y.keys, keys)
         nodes, futures = _read(ensure_dict(layers))
-        nodes = laid_open(nodes, y.keys, keys)
+        nodes = unfuse(nodes, y.keys, keys)
         order = topological(nodes, y.keys)
         beyond = _checked(order, y.keys, futures)
         refuse_nameless((part for key in order for part in names_in(nodes[key])), keys)
@@ -87,11 +87,11 @@ class Primal:
             (one, [key for key, shape, _ in one.blocks() if shape is None and key not in order and key not in beyond])
             for one in wrt
         ]
-        for one, apart in (*lacking, *((one, one.keys) for one in beside)):
-            if apart:
+        for one, lacked in (*lacking, *((one, one.keys) for one in beside)):
+            if lacked:
                 own, own_futures = _read(ensure_dict(one.graph))
                 # What carries derivatives has another key in the end, and what is fused has none: both are here too.
-                others |= {key: own[key] for key in topological(own, apart)}
+                others |= {key: own[key] for key in topological(own, lacked)}
                 futures, annotations = own_futures | futures, annotations_of(one.graph) | annotations
         nodes, order, renamed = _without_pairs_and_tapes(nodes, order, y.keys, keys, held, names)
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}
@@ -172,7 +172,7 @@ def _without_pairs_and_tapes(
     outputs, carrying = [valued.get(key, key) for key in outputs], {valued.get(key, key) for key in wrt}
     holding = dict.fromkeys([valued.get(key, key) for key in held])
     rewritten = {**holding, **active(topological(nodes, outputs), carrying.union(holding))}
-    nodes, forgotten = forget(nodes, names, rewritten)
+    nodes, forgotten = delinearize(nodes, names, rewritten)
     if held:
         here = {key: forgotten[key] for key in wrt if key in forgotten}
         nodes = unfused(nodes | {key: Alias(key, new) for key, new in here.items()}, wrt, names)
@@ -248,11 +248,11 @@ def _explicit_as_values(nodes: Graph, names: Names) -> tuple[dict[Key, GraphNode
     """Return the graph with the values of explicit functions in place of their pairs, and what got new names by it."""
     renamed: dict[Key, Key] = {}
     result = dict(nodes)
-    for place, (key, refs) in enumerate(topological(nodes, nodes).items()):
+    for index, (key, refs) in enumerate(topological(nodes, nodes).items()):
         node, gives_a_pair = nodes[key], _gives_pairs(nodes[key])
         if not gives_a_pair and not any(ref in renamed for ref in refs):
             continue
-        new = renamed[key] = names("input", ("explicit", place))
+        new = renamed[key] = names("input", ("explicit", index))
         if gives_a_pair:
             assert isinstance(node, Task)
             marked: Any = node.func

@@ -109,9 +109,9 @@ class _Course:
             )
         if action.write_ics:
             self._store(action.n0, on_disk)
-        for place in range(action.n0, stop):
-            for key in self._steps[place]:
-                self._tasks.run(key, place < self.swept, action.write_adj_deps)
+        for index in range(action.n0, stop):
+            for key in self._steps[index]:
+                self._tasks.run(key, index < self.swept, action.write_adj_deps)
         self.at, self.swept = stop, max(self.swept, stop)
 
     def _reverse(self, action: Any) -> None:
@@ -137,10 +137,10 @@ class _Course:
         elif not all(key in self._tasks.recorded for some in self._steps[action.n : action.n + 1] for key in some):
             raise PlanError(f"The schedule takes up step {action.n}, of which it has stored nothing there. Store it.")
 
-    def _store(self, place: int, on_disk: bool) -> None:
-        self.states.add((place, on_disk))
+    def _store(self, index: int, on_disk: bool) -> None:
+        self.states.add((index, on_disk))
         if on_disk:
-            self._tasks.write(place)
+            self._tasks.write(index)
 
 
 class _Tasks:
@@ -176,7 +176,7 @@ class _Tasks:
         self._policy = Keep(counters=getattr(schedule, "counters", None) or Counters())
         self._directory = getattr(schedule, "disk", None) or True
         self._crossing = crossing(steps, carrying)
-        self._place = {key: place for place, key in enumerate(carrying)}
+        self._index = {key: index for index, key in enumerate(carrying)}
         self._n_runs = Counter[Key]()
         self._recordable: dict[Key, Any] = {}
         self._pulled: dict[Key, Step] = {}
@@ -196,7 +196,7 @@ class _Tasks:
         elif isinstance(node, Task) and not is_sum(node):
             name = self._ran(key, node, again, record)
         elif isinstance(node, Task) and not again:  # in a gradient that is differentiated again: it runs once
-            self.latest[key] = self._names.about(key)("sum", self._place[key])
+            self.latest[key] = self._names.about(key)("sum", self._index[key])
             self.made.graph[self.latest[key]] = Task(self.latest[key], add_up, *map(self._newest, node.args))
         if not again:
             self.made.values[key] = self.latest[key]
@@ -213,7 +213,7 @@ class _Tasks:
         if key not in self._recordable:
             self._recordable[key] = as_recordable(node, self._carrying[key], self._engine)
         task, args = self._recordable[key]
-        called, number = self._names.about(key), self._place[key] + len(self._carrying) * self._n_runs[key]
+        called, number = self._names.about(key), self._index[key] + len(self._carrying) * self._n_runs[key]
         self._n_runs[key] += 1
         self.made.numbers[number] = key
         refs = [self._newest(arg) for arg in args]
@@ -265,28 +265,28 @@ class _Tasks:
                 self._pulls.append(self._is_done(key, pullback_key(name, self._names)))
             inside[key] |= name is not None
 
-    def write(self, place: int) -> None:
+    def write(self, index: int) -> None:
         """Put the state before a step into files, and wait for those of the last one: two are in memory at most."""
         self._wait_for(self._writes)
-        self._states[place] = {}
-        for key in self._crossing(place):
+        self._states[index] = {}
+        for key in self._crossing(index):
             if key in self._unread:  # it is in its file still
-                self._states[place][key] = self._unread[key]
+                self._states[index][key] = self._unread[key]
                 continue
             value = self.latest[key]
             if value not in self._files:
-                name = self._files[value] = self._names.about(key)("getitem", ("written", self._place[key], place))
+                name = self._files[value] = self._names.about(key)("getitem", ("written", self._index[key], index))
                 self.made.graph[name] = Task(name, write_state, self._directory, TaskRef(value))
                 self._writes.append(self._is_done(key, name))
-            self._states[place][key] = self._files[value]
+            self._states[index][key] = self._files[value]
 
-    def take_up(self, place: int) -> None:
+    def take_up(self, index: int) -> None:
         """Go on from the state before a step, which is in files; what no step reads again stays there."""
         self._wait_for(self._pulls, self._writes)
-        self._unread.update(self._states[place])
+        self._unread.update(self._states[index])
 
     def _read(self, key: Key, file: Key) -> None:
-        number = self._place[key]
+        number = self._index[key]
         name = self.latest[key] = self._names.about(key)("getitem", ("read", number, len(self.made.graph)))
         self.made.graph[name] = Task(name, read_state, TaskRef(file), TaskRef(self._gate))
         self._files[name] = file

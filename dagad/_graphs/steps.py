@@ -20,29 +20,29 @@ _SLICES = frozenset({"getitem", "getter", "getter_nofancy", "getter_inline"})  #
 def steps_of(nodes: Graph, active: Active, annotations: Mapping[Key, Annotations]) -> list[list[Key]]:
     """Return the active tasks of each step, in the order of the graph."""
     marks = {key: _checked(key, annotations[key][MARK]) for key in active if MARK in annotations.get(key, ())}
-    places = _marked(active, marks) if marks else _levels(nodes, active)
+    step_of = _marked(active, marks) if marks else _levels(nodes, active)
     steps: dict[int, list[Key]] = defaultdict(list)
     for key in active:
-        steps[places[key]].append(key)
-    return [steps[place] for place in sorted(steps)]
+        steps[step_of[key]].append(key)
+    return [steps[index] for index in sorted(steps)]
 
 
 def _marked(active: Active, marks: Mapping[Key, int]) -> dict[Key, int]:
     """Return the steps that users have marked; what is not marked belongs to the latest step that it reads."""
-    places: dict[Key, int] = {}
+    step_of: dict[Key, int] = {}
     first = min(marks.values())
     for key, inputs in active.items():
-        last = max((ref for ref in inputs if ref in places), key=places.__getitem__, default=None)
-        reads = first if last is None else places[last]
-        places[key] = marks.get(key, reads)
-        if places[key] < reads:
+        last = max((ref for ref in inputs if ref in step_of), key=step_of.__getitem__, default=None)
+        reads = first if last is None else step_of[last]
+        step_of[key] = marks.get(key, reads)
+        if step_of[key] < reads:
             raise PlanError(
-                f"The steps go backwards: {key!r} is marked as step {places[key]}, and reads {last!r} of step {reads}. "
-                "A step may read its own tasks and those of earlier ones. Mark the steps in the order of time, by "
-                f"`with dask.annotate({MARK}=t)`. If they are: `x.to_delayed()` inside of a `with` marks all that x is "
-                "made of anew; write `x.to_delayed(optimize_graph=False)` there."
+                f"The steps go backwards: {key!r} is marked as step {step_of[key]}, and reads {last!r} of step "
+                f"{reads}. A step may read its own tasks and those of earlier ones. Mark the steps in the order of "
+                f"time, by `with dask.annotate({MARK}=t)`. If they are: `x.to_delayed()` inside of a `with` marks all "
+                "that x is made of anew; write `x.to_delayed(optimize_graph=False)` there."
             )
-    return places
+    return step_of
 
 
 def _levels(nodes: Graph, active: Active) -> dict[Key, int]:
@@ -65,12 +65,12 @@ def crossing(steps: Sequence[Sequence[Key]], active: Active) -> Callable[[int], 
 
     What is read by the last step alone is left out: that one is recorded at once, and never runs again.
     """
-    last = {ref: place for place, keys in enumerate(steps[:-1]) for key in keys for ref in active[key]}
-    far = [(place, key) for place, keys in enumerate(steps) for key in keys if last.get(key, 0) > place + 1]
+    last = {ref: index for index, keys in enumerate(steps[:-1]) for key in keys for ref in active[key]}
+    far = [(index, key) for index, keys in enumerate(steps) for key in keys if last.get(key, 0) > index + 1]
 
-    def before(place: int) -> list[Key]:
-        near = [key for key in steps[place - 1] if last.get(key, 0) >= place] if place else []
-        return near + [key for made, key in far if made + 1 < place <= last[key]]
+    def before(index: int) -> list[Key]:
+        near = [key for key in steps[index - 1] if last.get(key, 0) >= index] if index else []
+        return near + [key for made, key in far if made + 1 < index <= last[key]]
 
     return before
 

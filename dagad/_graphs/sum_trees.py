@@ -77,7 +77,7 @@ class RunningTree:
 class OpenTree:
     """The same tree, its terms in any order and from any thread: who brings the second of two neighbours adds them.
 
-    `_waiting` holds sums that wait for their neighbours, by level and place, and changes under `_lock`; nothing is
+    `_waiting` holds sums that wait for their neighbours, by level and index, and changes under `_lock`; nothing is
     added under it.
     """
 

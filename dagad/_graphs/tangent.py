@@ -40,30 +40,30 @@ def tangent(
     """
     order = topological(graph, keys)
     made = Tangents({key: graph[key] for key in order}, tangents=dict(moving))
-    for place, (key, inputs) in enumerate(active(order, moving).items()):
+    for index, (key, inputs) in enumerate(active(order, moving).items()):
         node = made.graph.pop(key)
         if isinstance(node, Alias):
             at = made.values.get(node.target, TaskRef(node.target)).key
-            made.values[key] = TaskRef(keep_alias(made.graph, node, at, names, place))
-            _move(made, key, made.tangents[node.target], names, place)
+            made.values[key] = TaskRef(keep_alias(made.graph, node, at, names, index))
+            _move(made, key, made.tangents[node.target], names, index)
             continue
         assert isinstance(node, Task)
         called = names.about(key)
         inputs = inputs_of(node, inputs)
-        both, parts = called("value", place), [called("getitem", (part, place)) for part in ("value", "tangent")]
+        both, parts = called("value", index), [called("getitem", (part, index)) for part in ("value", "tangent")]
         made.graph[both] = _pushed(both, node, inputs, made, engine)
         for number, part in enumerate(parts):
             made.graph[part] = Task(part, cotangent_part, TaskRef(both), number)
-        made.values[key], made.numbers[place] = TaskRef(parts[0]), key
-        _move(made, key, TaskRef(parts[1]), names, place)
+        made.values[key], made.numbers[index] = TaskRef(parts[0]), key
+        _move(made, key, TaskRef(parts[1]), names, index)
     return made
 
 
-def _move(made: Tangents, key: Key, moved: TaskRef, names: Names, place: int) -> None:
+def _move(made: Tangents, key: Key, moved: TaskRef, names: Names, index: int) -> None:
     """Note how a key moves with what it depends on, and in a direction of its own: as gradients, these add up."""
     own = made.tangents.get(key)
     if own is not None:
-        both = names("sum", ("direction", place))
+        both = names("sum", ("direction", index))
         made.graph[both] = Task(both, add_up, own, moved)
         moved = TaskRef(both)
     made.tangents[key] = moved

@@ -55,11 +55,11 @@ def recordable(
     """Return the same with the keys of the arguments, of a node that takes nothing else; `read` is what it reads."""
     if node.func is value_of_task:
         function, keys = opened(node.args[0]), tuple([ref.key for ref in node.args[1:]])
-        return function.activated(_places(keys, inputs), engine), keys
+        return function.activated(_indices(keys, inputs), engine), keys
     if is_copy(node):
         node, read = _without_copies(node), None
     keys = references(node) if read is None else read
-    return TaskFunction(node, keys, _places(keys, inputs), engine), keys
+    return TaskFunction(node, keys, _indices(keys, inputs), engine), keys
 
 
 def _without_copies(node: Task) -> Task:
@@ -151,9 +151,9 @@ def _rebuilt(
     return Task(part.key, function, *args, **kwargs)
 
 
-def _places(keys: Sequence[Key], inputs: Sequence[Key]) -> tuple[int, ...]:
+def _indices(keys: Sequence[Key], inputs: Sequence[Key]) -> tuple[int, ...]:
     known = inputs if len(inputs) < 4 else frozenset(inputs)
-    return tuple([place for place, key in enumerate(keys) if key in known])
+    return tuple([index for index, key in enumerate(keys) if key in known])
 
 
 class TaskFunction(Recordable, Portable):
@@ -170,7 +170,7 @@ class TaskFunction(Recordable, Portable):
         elif engine is None:
             engine = _AUTOGRAD
         elif Traits.of(engine).has_own_arrays:
-            task, engine = task_by_engine(task, engine, {keys[place] for place in active}), _AUTOGRAD
+            task, engine = task_by_engine(task, engine, {keys[index] for index in active}), _AUTOGRAD
         elif str(getattr(fun, "__module__", "")).startswith("dagad."):
             engine = _AUTOGRAD
         self._task, self._keys, self._active, self._engine = task, keys, active, engine
@@ -206,7 +206,7 @@ class TaskFunction(Recordable, Portable):
     def on(self, task: AnyTask, moving: Container[Key]) -> Task:
         """Return a node that does what another task does, by the same engine."""
         keys = references(task)
-        active = tuple([place for place, key in enumerate(keys) if key in moving])
+        active = tuple([index for index, key in enumerate(keys) if key in moving])
         return Task(task.key, value_of_task, TaskFunction(task, keys, active, self._engine), *map(TaskRef, keys))
 
     @property
@@ -263,7 +263,7 @@ class TaskFunction(Recordable, Portable):
             raise
         self._refuse_boxes(fun, value)
         partition = Partition.of(value, pytree.is_differentiable_or_traced)
-        return value, partition.completed([moved[place] for place in partition.positions])
+        return value, partition.completed([moved[index] for index in partition.positions])
 
 
 class _BoundTask(FlatFunction):
@@ -276,7 +276,7 @@ class _BoundTask(FlatFunction):
     ) -> None:
         self.takes, self._task, self._keys = engine.takes, task, keys
         self._values, self._active = list(values), active
-        self._partitions = [Partition.of(values[place], pytree.is_differentiable_or_traced) for place in active]
+        self._partitions = [Partition.of(values[index], pytree.is_differentiable_or_traced) for index in active]
         self.leaves = [canonical(leaf) for p in self._partitions for leaf in p.taken]
         self.n_leaves, self.given = len(self.leaves), None
 
@@ -297,8 +297,8 @@ class _BoundTask(FlatFunction):
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         values, rest = list(self._values), iter(leaves)
-        for place, partition in zip(self._active, self._partitions, strict=True):
-            values[place] = partition.merge(rest)
+        for index, partition in zip(self._active, self._partitions, strict=True):
+            values[index] = partition.merge(rest)
         return tuple(map(_shown, values))
 
     def run(self, leaves: Sequence[Any]) -> Any:

@@ -40,9 +40,9 @@ def transpose(
     def collect(key: Key) -> Any:
         if key not in cotangents:
             terms = arriving.pop(key)[::-1]  # back in the order of the primal
-            place = len(cotangents)
+            position = len(cotangents)
             add = add_up or _summed(counts.get(key, [])[::-1])
-            cotangents[key], sums = add(key, terms, lambda *at: names("sum", ("cotangent", place, *at)))
+            cotangents[key], sums = add(key, terms, lambda *at: names("sum", ("cotangent", position, *at)))
             graph.update(sums)
         return cotangents[key]
 
@@ -77,9 +77,9 @@ def _pulled(pull: Function, step: Step, cotangent: Cotangent, names: Names, grap
     graph[key] = Task(key, pull, TaskRef(step.linearization), cotangent)
     if len(step.inputs) == 1:
         return [TaskRef(key)]
-    parts = [names("getitem", ("cotangent", index, place)) for place in range(len(step.inputs))]
-    for place, part in enumerate(parts):
-        graph[part] = Task(part, cotangent_part, TaskRef(key), place)
+    parts = [names("getitem", ("cotangent", index, position)) for position in range(len(step.inputs))]
+    for position, part in enumerate(parts):
+        graph[part] = Task(part, cotangent_part, TaskRef(key), position)
     return [TaskRef(part) for part in parts]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from dagad._graphs.activity import INSIDE, SAME, Graph, Key, own_key, substituted
 from dagad._graphs.blockwise import refuse_nameless
-from dagad._graphs.copies import laid_open, standing_in
-from dagad._graphs.delinearize import forget, pull_back_of_task
+from dagad._graphs.copies import standing_in, unfuse
+from dagad._graphs.delinearize import delinearize, pull_back_of_task
 from dagad._graphs.fused import as_tuple
 from dagad._graphs.linearization import value_and_pullback, value_of_task
 from dagad._graphs.linearize import linearize
@@ -100,19 +100,19 @@ class _Opening:
         """Return what takes the place of a task."""
         function, rest = opened(node.args[0]), node.args[1:]
         first = 0 if node.func is value_of_task else 1 if node.func is pull_back_of_task else 1 + rest[0]
-        arguments = [self._argument(place, ref) for place, ref in enumerate(rest[first:])]
+        arguments = [self._argument(index, ref) for index, ref in enumerate(rest[first:])]
         output = self._values(function, list(map(TaskRef, arguments)))
         if node.func is value_of_task:
             return Alias(node.key, output)
-        moving = [arguments[place] for place in function.active]
+        moving = [arguments[index] for index in function.active]
         if node.func is value_and_tangent:
             return self._pushed(node.key, output, dict(zip(moving, rest[1:first], strict=True)))
         spans = dict(zip(moving, function.spans, strict=True))
         return self._pulled(node.key, output, spans, rest[0])
 
-    def _argument(self, place: int, ref: object) -> Key:
+    def _argument(self, index: int, ref: object) -> Key:
         """Return a key for an argument: a task may read the same one twice, by two keys."""
-        key = self._names("input", ("argument", place))
+        key = self._names("input", ("argument", index))
         self.nodes[key] = Alias(key, ref.key) if isinstance(ref, TaskRef) else DataNode(key, ref)
         return key
 
@@ -125,7 +125,7 @@ class _Opening:
         key = self._name(function, "task")
         renamed = {old: ref.key for old, ref in zip(function.keys, arguments, strict=True)}
         task: Any = substituted(function.task, renamed, key)
-        self.nodes[key] = self._nested(task) if hidden(task, self._wrt) else self._laid_open(function, task, renamed)
+        self.nodes[key] = self._nested(task) if hidden(task, self._wrt) else self._unfuse(function, task, renamed)
         return key
 
     def _name(self, function: Function, index: object) -> Key:
@@ -140,10 +140,10 @@ class _Opening:
         self.nodes |= inner.nodes
         return node
 
-    def _laid_open(self, function: Any, task: Task, renamed: Mapping[Key, Key]) -> GraphNode:
+    def _unfuse(self, function: Any, task: Task, renamed: Mapping[Key, Key]) -> GraphNode:
         """Return a task of which that is beside it now which stood in it, by the engine of `function`."""
         name = INSIDE, self._names("input", "task")  # no key of ours: what it reads may stay in it
-        inside = laid_open({name: substituted(task, {}, name)}, [name], self._wrt)
+        inside = unfuse({name: substituted(task, {}, name)}, [name], self._wrt)
         inside = self._without_linearizations(inside, "inside")[0]
         whole = substituted(inside.pop(name), {}, task.key)
         if isinstance(whole, Alias) and whole.target == task.key:  # the last of what is fused has the name of all
@@ -188,8 +188,8 @@ class _Opening:
         return _together(key, [made.values.get(output, TaskRef(output)), made.tangents.get(output)])
 
     def _without_linearizations(self, graph: Graph, name: str) -> tuple[dict[Key, GraphNode], dict[Key, Key]]:
-        """Return a graph as `forget` does, with nodes of `wrt` under their own keys all the same."""
-        plain, renamed = forget(graph, Names(f"{self._names.token}-{name}"))
+        """Return a graph as `delinearize` does, with nodes of `wrt` under their own keys all the same."""
+        plain, renamed = delinearize(graph, Names(f"{self._names.token}-{name}"))
         for key in [key for key in renamed if key in self._wrt]:
             new = renamed.pop(key)
             plain |= {key: substituted(plain[new], {}, key), new: Alias(new, key)}

@@ -126,8 +126,8 @@ class ChunkFunction(Recordable, Portable):
         rest = iter(leaves)
         fun = self._make([next(rest) for _ in range(self._n_hoisted)])
         yield from ((f"a value in the closure of `{name_of(fun)}`", leaf) for leaf in leaves[: self._n_hoisted])
-        for place, partition in enumerate(self._shared):
-            name = parameter_of(fun, 1 + place)
+        for index, partition in enumerate(self._shared):
+            name = parameter_of(fun, 1 + index)
             found, treedef = pytree.flatten(partition.merge(rest))
             yield from ((f"`{one.codify(name)}`", leaf) for one, leaf in zip(treedef.accessors(), found, strict=True))
 
@@ -144,7 +144,7 @@ class ChunkFunction(Recordable, Portable):
         try:
             leaves = [canonical(leaf) for leaf in (*shared, *(sliced or ()))]
             fun = BoundChunk(self, rows, len(shared), len(leaves))
-            return _checked(self._as_told(self._traced.run, fun, leaves), context, fun.called)
+            return _checked(self._in_mode(self._traced.run, fun, leaves), context, fun.called)
         except Exception as error:
             add_note_once(error, context.note("value"))
             raise
@@ -154,12 +154,12 @@ class ChunkFunction(Recordable, Portable):
         fun = BoundChunk(self, rows, n_shared, len(leaves))
         run = self._traced.run
         is_plain = self._nested is VALUE_AND_GRAD and not self._divided
-        value = run(fun, leaves) if is_plain else self._as_told(run, fun, leaves)
+        value = run(fun, leaves) if is_plain else self._in_mode(run, fun, leaves)
         if type(value) in pytree.TRACED and type(value._value) in _NUMBERS:  # nearly always
             return value
         return _without_strangers(value, fun.called)
 
-    def _as_told(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
+    def _in_mode(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
         """Run in the mode of those who made the chunks; the patches are held by who runs the batch."""
         if self._nested is VALUE_AND_GRAD and not self._divided:  # nearly always
             return run(fun, leaves)
@@ -196,7 +196,7 @@ class ChunkFunction(Recordable, Portable):
         leaves = [canonical(leaf) for leaf in (shared if sliced is None else (*shared, *sliced))]
         fun = BoundChunk(self, rows, len(shared), len(leaves))
         try:
-            values, pull = self._as_told(self._with_grad if with_grad else self._traced.linearize, fun, leaves)
+            values, pull = self._in_mode(self._with_grad if with_grad else self._traced.linearize, fun, leaves)
             value = values[0] if fun.out is None and len(values) == 1 else fun.merge(values)  # nearly always
             if type(value) not in _NUMBERS:
                 if any(map(pytree.is_traced, leaves)):

@@ -230,7 +230,7 @@ class Pullback(_Derivative):
         if not self.function.stacks:
             return groups
         outputs = self.function.stacked_like(groups) or []
-        likes = [like for place, like in enumerate(outputs) if self._is_seeded(place)]
+        likes = [like for index, like in enumerate(outputs) if self._is_seeded(index)]
         return [*groups, unpacked(sliced[-1], likes)]
 
     def on_leaves(self, groups: Groups) -> Kernel:
@@ -238,15 +238,15 @@ class Pullback(_Derivative):
         own = self.own_groups(groups)
         counts = [1 if like is None else len(like.leaves) for like in self.function.stacked_like(own) or ()]
         flags, unseeded = self.seeded
-        each = [place for place, count in enumerate(counts) for _ in range(count)]
+        each = [index for index, count in enumerate(counts) for _ in range(count)]
         if flags is not None and counts:
-            flags = tuple([flags[place] for place in each])
-        unseeded = frozenset([at for at, place in enumerate(each) if place in unseeded]) if counts else unseeded
+            flags = tuple([flags[index] for index in each])
+        unseeded = frozenset([at for at, index in enumerate(each) if index in unseeded]) if counts else unseeded
         return Pullback(self.function.on_leaves(own), self.reduced, (flags, unseeded), self.reduces, self.stacks)
 
-    def _is_seeded(self, place: int) -> bool:
+    def _is_seeded(self, index: int) -> bool:
         flags, unseeded = self.seeded
-        return place not in unseeded if flags is None else flags[place]
+        return index not in unseeded if flags is None else flags[index]
 
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return the inputs of the function: its outputs are their cotangents."""

@@ -68,8 +68,8 @@ class Inputs(NamedTuple):
         return Inputs((*self.shared, summed), (*self.sliced, own), rows)
 
 
-def apart(copies: int, n_own: Sequence[int]) -> list[Targets]:
-    """Return places where each chunk has leaves of its own, each its number: copy by copy, in each chunk by chunk."""
+def owned_leaves(copies: int, n_own: Sequence[int]) -> list[Targets]:
+    """Return indices where each chunk has leaves of its own, each its number: copy by copy, in each chunk by chunk."""
     each = [count // copies for count in n_own]
     *starts, total = itertools.accumulate(each, initial=0)
     return [
@@ -78,7 +78,7 @@ def apart(copies: int, n_own: Sequence[int]) -> list[Targets]:
     ]
 
 
-def times(places: list[Targets], count: int) -> list[Targets]:
+def times(positions: list[Targets], count: int) -> list[Targets]:
     """Return targets for as many copies of the leaves, one copy after the other."""
-    each = 1 + max((leaf for targets in places for leaf, _ in targets), default=-1)
-    return [[(leaf + number * each, rows) for number in range(count) for leaf, rows in own] for own in places]
+    each = 1 + max((leaf for targets in positions for leaf, _ in targets), default=-1)
+    return [[(leaf + number * each, rows) for number in range(count) for leaf, rows in own] for own in positions]

@@ -88,7 +88,7 @@ def _part(pull: Function, cotangent: Cotangent, shared: Sequence[Any]) -> Any:
 
 def _added(found: Sequence[Any], rows: AnyRows, shared: Sequence[Any]) -> tuple[Any, ...]:
     """Return the cotangents of all items, from those of each."""
-    of_shared = [add_up(*(part[place + 1] for part in found)) for place in range(len(shared))]
+    of_shared = [add_up(*(part[index + 1] for part in found)) for index in range(len(shared))]
     return _joined(rows, [part[0] for part in found]), *of_shared
 
 

@@ -65,17 +65,17 @@ class Job(NamedTuple):
     @property
     def has_stays(self) -> bool:
         """Whether some sliced leaves are Shards, whose cotangents stay where they are."""
-        return bool(self.placed)
+        return bool(self.sharded)
 
     @property
-    def placed(self) -> list[Any]:
+    def sharded(self) -> list[Any]:
         """The sliced leaves that are Shards."""
-        return [leaf for leaf in self.leaves if pytree.is_placed(leaf)]
+        return [leaf for leaf in self.leaves if pytree.is_sharded(leaf)]
 
     @property
-    def placed_leaves(self) -> list[tuple[int, Any]]:
+    def sharded_leaves(self) -> list[tuple[int, Any]]:
         """The same, with their numbers among all leaves."""
-        return [(number, leaf) for number, leaf in enumerate(self.leaves) if pytree.is_placed(leaf)]
+        return [(number, leaf) for number, leaf in enumerate(self.leaves) if pytree.is_sharded(leaf)]
 
     @property
     def is_resident(self) -> bool:
@@ -83,7 +83,7 @@ class Job(NamedTuple):
         for one in self.sliced.shards:
             if one.is_here:
                 return False
-        return bool(self.sliced.shards) and not any(one.is_here for one in self.placed)
+        return bool(self.sliced.shards) and not any(one.is_here for one in self.sharded)
 
     @property
     def shared_targets(self) -> Targets:
@@ -143,7 +143,7 @@ class Job(NamedTuple):
     def kept(self) -> dict[Any, Any]:
         """Return what rows refer to that live elsewhere."""
         found = self.sliced.kept()
-        for leaf in self.placed:
+        for leaf in self.sharded:
             found |= leaf.kept
         return found
 
@@ -160,9 +160,9 @@ class Job(NamedTuple):
         """Return where the cotangents of the sliced leaves of some chunks belong."""
         return [target for chunk in chunks for target in self.inputs.targets(chunk.number)]
 
-    def keeper(self, number: int, place: int, land: Land, seed: int = 0) -> Callable[[Any], None]:
+    def keeper(self, number: int, index: int, land: Land, seed: int = 0) -> Callable[[Any], None]:
         """Return what takes the cotangents of one leaf of a chunk's rows, when it is known where they stay."""
-        target = self.inputs.targets(number)[place]
+        target = self.inputs.targets(number)[index]
         return lambda kept: land([target], [kept], range(seed, seed + 1))
 
     def arguments(self, chunks: Sequence[Chunk], names: Names) -> tuple[Any, ...]:
@@ -214,7 +214,7 @@ class Seeds(Protocol):
         """Return those of the stacked leaves of one chunk."""
 
     @property
-    def placed(self) -> list[Any]:
+    def sharded(self) -> list[Any]:
         """Those of stacked leaves that are Shards; None for zeros."""
 
 
@@ -259,13 +259,13 @@ class Results:
             return cls(None, [], [])
         return cls(None, [[] for _ in job.plan], [None for _ in job.plan])
 
-    def keeper(self, job: Job, number: int, place: int) -> Callable[[Any], None]:
+    def keeper(self, job: Job, number: int, index: int) -> Callable[[Any], None]:
         """Return what takes one leaf of a chunk, when it is known where it stays."""
         if job.land is not None:
-            return job.keeper(number, place, job.land)
+            return job.keeper(number, index, job.land)
 
         def take(kept: object) -> None:
-            self.stacked[number][place] = kept
+            self.stacked[number][index] = kept
 
         return take
 

@@ -42,7 +42,7 @@ class Outputs(NamedTuple):
     reduced: Any
     stacked: list[Any]
     note: Any = None  # what the caller has to know about the leaves of its own
-    places: Any = None  # of all chunks together: for each, the leaves and rows that are its own
+    positions: Any = None  # of all chunks together: for each, the leaves and rows that are its own
 
     def floats(self) -> list[Any]:
         """Return the leaves that have derivatives, in the order of seeds."""
@@ -69,7 +69,7 @@ class Outputs(NamedTuple):
         rest, (flags, unseeded) = iter(seeds), seeded
         if flags is None:
             floats = map(pytree.is_differentiable_or_traced, self.stacked)
-            flags = tuple([is_float and place not in unseeded for place, is_float in enumerate(floats)])
+            flags = tuple([is_float and index not in unseeded for index, is_float in enumerate(floats)])
         return [next(rest) if is_seeded else None for is_seeded in flags]
 
     def seeds(self, seeds: Seeds) -> Seeds:
@@ -185,7 +185,7 @@ class Kernel(Portable):
         return [unpacked(group) for group in sliced]
 
     def on_leaves(self, groups: Groups) -> Kernel:
-        """Return the kernel that is given the leaves of what was packed: it may know some by their places."""
+        """Return the kernel that is given the leaves of what was packed: it may know some by their indices."""
         del groups
         return self
 
@@ -328,7 +328,7 @@ class Summed(Kernel):
         return parts, ChunkPullback(self.function, context, pull_leaves, parts, len(shared[0]), own), nbytes
 
 
-class Apart(Summed):
+class Unreduced(Summed):
     """A chunk function whose values are combined by somebody else: each chunk owns all the leaves of its value."""
 
     __slots__ = ()
@@ -339,17 +339,17 @@ class Apart(Summed):
         return value
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
-        return _apart(super().run(context, rows, shared, sliced))
+        return _unreduced(super().run(context, rows, shared, sliced))
 
     def record(
         self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> Any:
         """Run one chunk by its own engine; see `Kernel`."""
         parts, pullback, nbytes = super().record(context, rows, shared, sliced, with_grad=with_grad)
-        return _apart(parts), pullback, nbytes
+        return _unreduced(parts), pullback, nbytes
 
 
-def _apart(parts: Outputs) -> Outputs:
+def _unreduced(parts: Outputs) -> Outputs:
     leaves, treedef = pytree.flatten(parts.reduced)
     return Outputs(None, leaves, Note(treedef))
 

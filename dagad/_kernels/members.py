@@ -150,10 +150,10 @@ class _Pullbacks:
             self._of_member(number, [None if some is None else some[number] for some in seeds])
             for number in range(len(self._members))
         ]
-        shared, sliced = ([group for _, _, own in self._members for group in own[place]] for place in (0, 1))
+        shared, sliced = ([group for _, _, own in self._members for group in own[index]] for index in (0, 1))
         found = list[tuple[Any, ...] | None]()
-        for place, some in enumerate(seeds):
-            parts = [member[place] for member in each]
+        for index, some in enumerate(seeds):
+            parts = [member[index] for member in each]
             flat = [leaf for own, _ in parts for leaf in own] + [leaf for _, own in parts for leaf in own]
             found.append(None if some is None else in_groups(flat, shared, sliced))
         return found
@@ -230,7 +230,7 @@ class Together:
             land=None,
         )
 
-    def apart(self, results: Results) -> list[Results]:
+    def split(self, results: Results) -> list[Results]:
         """Return the results of each member."""
         lowered = self.job.monoid.lower(results.reduced) if self.job.kernel.reduces else [None] * len(self.jobs)
         found = []
@@ -260,18 +260,18 @@ class Together:
 
         def land(targets: Targets, cotangents: Sequence[Any] | None, seeds: range) -> None:
             own: list[tuple[Targets, list[int]]] = [([], []) for _ in range(count)]
-            for place, (leaf, rows) in enumerate(targets):
+            for index, (leaf, rows) in enumerate(targets):
                 if leaf < count * n_shared:
                     number, mine = divmod(leaf, n_shared)
                 else:
                     number, mine = divmod(leaf - count * n_shared, n_sliced)
                     mine += n_shared
                 own[number][0].append((mine, rows))
-                own[number][1].append(place)
+                own[number][1].append(index)
             starts = range(0, len(cotangents or ()), max(len(targets), 1))
-            for (mine_at, places), take in zip(own, lands, strict=True):
+            for (mine_at, indices), take in zip(own, lands, strict=True):
                 if mine_at and take is not None:
-                    parts = None if cotangents is None else [cotangents[start + n] for start in starts for n in places]
+                    parts = None if cotangents is None else [cotangents[start + n] for start in starts for n in indices]
                     take(mine_at, parts, seeds)
 
         return land
@@ -290,17 +290,17 @@ class SeedsTogether:
         return [seed for one in self._each for seed in one.stacked(number)]
 
     @property
-    def placed(self) -> list[Any]:
+    def sharded(self) -> list[Any]:
         """Those of stacked leaves that are Shards."""
-        return [seed for one in self._each for seed in one.placed]
+        return [seed for one in self._each for seed in one.sharded]
 
 
 class NoSeeds:
     """Those of a member that does not pull: so many of what it reduces, and of what each chunk stacks."""
 
-    def __init__(self, n_reduced: int, n_stacked: Sequence[int], n_placed: int) -> None:
+    def __init__(self, n_reduced: int, n_stacked: Sequence[int], n_sharded: int) -> None:
         self.floats: list[Any] = []
-        self.reduced, self.placed = [None] * n_reduced, [None] * n_placed
+        self.reduced, self.sharded = [None] * n_reduced, [None] * n_sharded
         self._n_stacked = n_stacked
 
     def stacked(self, number: int) -> list[Any]:

@@ -32,7 +32,7 @@ from dagad._graphs.policies import Keep, KeepRest, Policy, may_run_again
 from dagad._kernels.context import written_profile
 from dagad._kernels.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._kernels.finite import Finite
-from dagad._kernels.inputs import Inputs, Targets, apart, times
+from dagad._kernels.inputs import Inputs, Targets, owned_leaves, times
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results
 from dagad._kernels.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
 from dagad._kernels.replay import bring_along, of_job
@@ -135,10 +135,10 @@ class Operation:
         form = Partition.of(value, pytree.is_differentiable_or_traced)
         moving = [form.extract(tree) for tree in trees]
         each = len(both.stacked) // (1 + count)
-        own_places = [[at for at in targets if at[0] < each] for targets in both.places]
-        parts = Outputs(value, both.stacked[:each], both.note, own_places)
-        floats = [place for place, leaf in enumerate(parts.stacked) if pytree.is_differentiable_or_traced(leaf)]
-        own = [[both.stacked[each * (1 + number) + place] for place in floats] for number in range(count)]
+        own_positions = [[at for at in targets if at[0] < each] for targets in both.positions]
+        parts = Outputs(value, both.stacked[:each], both.note, own_positions)
+        floats = [index for index, leaf in enumerate(parts.stacked) if pytree.is_differentiable_or_traced(leaf)]
+        own = [[both.stacked[each * (1 + number) + index] for index in floats] for number in range(count)]
         return parts, [[*shared, *mine] for shared, mine in zip(moving, own, strict=True)]
 
     def value_and_grad(self) -> Operation:
@@ -156,27 +156,27 @@ class Operation:
         summed, flags = Outputs(value.reduced, []).all_leaves(), iter(given)
         reduced = tuple([pytree.is_differentiable_or_traced(leaf) and next(flags) for leaf in summed])
         n_summed = len(given) - len(own := list(flags))
-        own_floats = [place for place, leaf in enumerate(value.stacked) if pytree.is_differentiable_or_traced(leaf)]
-        seeded = [place for place, is_given in zip(own_floats, own, strict=True) if is_given]
+        own_floats = [index for index, leaf in enumerate(value.stacked) if pytree.is_differentiable_or_traced(leaf)]
+        seeded = [index for index, is_given in zip(own_floats, own, strict=True) if is_given]
         # Where each chunk has leaves of its own, it knows best which are floats.
         if self.stacked_at is None and not self.kernel.copies:
-            stacked, unseeded = tuple([place in seeded for place in range(len(value.stacked))]), frozenset[int]()
+            stacked, unseeded = tuple([index in seeded for index in range(len(value.stacked))]), frozenset[int]()
         else:
-            stacked, unseeded = None, _unused(value.places or [], {*seeded})
-            of_others = {leaf for targets in value.places or [] for leaf, _ in _without(targets, unseeded)}
-            seeded = [place for place in own_floats if place in of_others]
+            stacked, unseeded = None, _unused(value.positions or [], {*seeded})
+            of_others = {leaf for targets in value.positions or [] for leaf, _ in _without(targets, unseeded)}
+            seeded = [index for index in own_floats if index in of_others]
         rows = None
         if self.kernel.stacks:
-            at = {place: number for number, place in enumerate(seeded)}
+            at = {index: number for number, index in enumerate(seeded)}
             rows = [
                 [(at[leaf], own) for leaf, own in _without(targets, unseeded) if leaf in at]
-                for targets in value.places or []
+                for targets in value.positions or []
             ]
         gives = bool(n_theta), bool(sum(self.inputs.sliced))
         kernel = Pullback(self.kernel, reduced, (stacked, unseeded), *gives)
         filled = [pytree.dense(full(seed), leaf, "A cotangent") for seed, leaf in zip(seeds, floats, strict=True)]
         of_sum = [seed for seed, is_given in zip(filled[:n_summed], given, strict=False) if is_given]
-        of_rows = [seed for seed, place in zip(filled[n_summed:], own_floats, strict=True) if place in seeded]
+        of_rows = [seed for seed, index in zip(filled[n_summed:], own_floats, strict=True) if index in seeded]
         inputs = self.inputs.and_seeds(len(of_sum), len(of_rows), rows)
         operation = replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
         return operation, [*leaves[:n_theta], *of_sum, *leaves[n_theta:], *of_rows]
@@ -245,7 +245,7 @@ class Operation:
         if is_known or are_mixed:  # no tapes are left; of real numbers among complex ones they are gone
             # Now, while its arguments are what they were: later the user may have written into them.
             return self._linearized(bare, Keep(counters=counters))
-        return Outputs(value, [], places=job.stacked_at), _left(residuals, of_both=True)
+        return Outputs(value, [], positions=job.stacked_at), _left(residuals, of_both=True)
 
     def _profiled(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:
         """Have a job run, and written down in the profile of the evaluation that it is part of."""
@@ -268,7 +268,7 @@ class Operation:
         if not self.kernel.stacks or not any(stacked):
             return Outputs(reduced, [], results.notes, [[] for _ in stacked])
         if at is None and self.kernel.copies:
-            at = apart(self.kernel.copies, [len(own) for own in stacked])
+            at = owned_leaves(self.kernel.copies, [len(own) for own in stacked])
         if at is None:
             _check_alike(stacked, results.notes)
             columns = list(zip(*stacked, strict=True))
@@ -282,8 +282,8 @@ class Operation:
         for own, targets in zip(stacked, at, strict=True):
             for (leaf, rows), part in zip(targets, own, strict=True):
                 found.setdefault(leaf, []).append((rows, part))
-        placed = {at[0][place][0] for place in staying(at[0])}
-        whole = [self._put_together(found[leaf], leaf in placed) for leaf in sorted(found)]
+        sharded = {at[0][index][0] for index in staying(at[0])}
+        whole = [self._put_together(found[leaf], leaf in sharded) for leaf in sorted(found)]
         return Outputs(reduced, whole, results.notes, at)
 
     def _put_together(self, parts: list[tuple[Any, Any]], stays: bool) -> Any:
@@ -365,7 +365,7 @@ class _Seeds:
         n_reduced = len(every) - len(value.stacked)
         reduced = [full(seed) for seed in every[:n_reduced]]
         self.reduced = reduced if any(map(is_seed, reduced)) else [None] * n_reduced
-        self._stacked, self._at = every[n_reduced:], value.places or []
+        self._stacked, self._at = every[n_reduced:], value.positions or []
 
     def stacked(self, number: int) -> list[Any]:
         """Return those of one chunk's stacked leaves; None for zeros."""
@@ -377,16 +377,16 @@ class _Seeds:
         return mine
 
     @property
-    def placed(self) -> list[Any]:
+    def sharded(self) -> list[Any]:
         """Those of stacked leaves that are Shards; None for zeros."""
         at = self._at[0] if self._stacked else []
-        return [self._stacked[at[place][0]] for place in staying(at)]
+        return [self._stacked[at[index][0]] for index in staying(at)]
 
 
-def _unused(places: Sequence[Targets], seeded: Container[int]) -> frozenset[int]:
+def _unused(positions: Sequence[Targets], seeded: Container[int]) -> frozenset[int]:
     """Return which of the leaves that each chunk has of its own have no seed in any of them."""
-    used = {number for targets in places for number, (leaf, _) in enumerate(targets) if leaf in seeded}
-    return frozenset(range(max(map(len, places), default=0))) - used
+    used = {number for targets in positions for number, (leaf, _) in enumerate(targets) if leaf in seeded}
+    return frozenset(range(max(map(len, positions), default=0))) - used
 
 
 def _without(targets: Targets, numbers: Container[int]) -> Targets:

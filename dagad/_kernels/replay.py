@@ -18,7 +18,7 @@ from dagad_scheduler.private import Task
 from dagad_scheduler.roles import Names
 
 REMEDY = "\nTo run it alone, here: `dagad.replay(error)`."
-_PLACE = re.compile(r"dagad: \w+ of chunk (\d+) \(rows (\d+):(\d+)\)")
+_LOCATION = re.compile(r"dagad: \w+ of chunk (\d+) \(rows (\d+):(\d+)\)")
 
 
 class Replay(NamedTuple):
@@ -52,17 +52,17 @@ def bring_along(error: BaseException, made: Callable[[Chunk], Replay]) -> None:
     A chunk inside of a chunk has a note as well: the outermost chunk is the one whose inputs are known everywhere.
     """
     notes = getattr(error, "__notes__", None) or []
-    for place, note in enumerate(notes):
+    for index, note in enumerate(notes):
         if isinstance(note, str) and note.endswith(REMEDY):
-            notes[place] = note.removesuffix(REMEDY)
-    found = [(place, told) for place, note in enumerate(notes) if (told := _PLACE.match(str(note)))]
+            notes[index] = note.removesuffix(REMEDY)
+    found = [(index, match) for index, note in enumerate(notes) if (match := _LOCATION.match(str(note)))]
     if not found:
         return
-    place, told = found[-1]
+    index, match = found[-1]
     with contextlib.suppress(Exception):  # a cluster may be gone; whatever it is, the user's own error is to arrive
-        replay = made(Chunk(*map(int, told.groups())))
-        notes[place] = ReplayNote(notes[place] + REMEDY)
-        notes[place].replay = replay
+        replay = made(Chunk(*map(int, match.groups())))
+        notes[index] = ReplayNote(notes[index] + REMEDY)
+        notes[index].replay = replay
 
 
 def of_job(job: Job, method: str, seeds: Sequence[Seeds], chunk: Chunk) -> Replay:
@@ -74,10 +74,10 @@ def of_job(job: Job, method: str, seeds: Sequence[Seeds], chunk: Chunk) -> Repla
     needed = Task(None, list, nested(parts)).dependencies
     if not needed:
         return Replay(chunk, act, parts)
-    kept, places = job.kept(), [*job.sliced.shards, *job.placed]
-    for shards in (shards for one in seeds for shards in one.placed if shards is not None):
+    kept, holders = job.kept(), [*job.sliced.shards, *job.sharded]
+    for shards in (shards for one in seeds for shards in one.sharded if shards is not None):
         kept |= shards.kept
-    return Replay(chunk, act, parts, places[0].scheduler, {key: kept[key] for key in needed})
+    return Replay(chunk, act, parts, holders[0].scheduler, {key: kept[key] for key in needed})
 
 
 def parts_of(job: Job, seeds: Sequence[Seeds], chunks: Sequence[Chunk], names: Names) -> tuple[Any, list[Any]]:

@@ -8,20 +8,20 @@ import numpy as np
 
 from dagad._types import Array
 
-NOWHERE = 0  # the place of a zero, before all entries
+NOWHERE = 0  # the index of a zero, before all entries
 
 
 def of_dense(n: int, below: int, above: int) -> Any:
     """Return the places, from 1 on, of the entries of a square matrix in its diagonals, raveled."""
     row, column = np.arange(n)[:, None], np.arange(n)
-    return _places(above + row - column, column, below + above + 1, n)
+    return _indices(above + row - column, column, below + above + 1, n)
 
 
 def of_rows(n: int, below: int, above: int) -> Any:
     """Return, for each diagonal and each row of the matrix, the place of the entry in that row, and its column."""
     row = np.arange(n)
     column = row - np.arange(-above, below + 1)[:, None]
-    at = _places(above + row - column, column, below + above + 1, n)
+    at = _indices(above + row - column, column, below + above + 1, n)
     return at, np.where(at == NOWHERE, 0, column)
 
 
@@ -33,12 +33,12 @@ def of_columns(n: int, below: int, above: int) -> Any:
 
 
 def of_transposed(n: int, below: int, above: int) -> Any:
-    """Return the places of the entries of the transposed matrix, as scipy would keep that."""
+    """Return the indices of the entries of the transposed matrix, as scipy would keep that."""
     column = np.arange(n) + np.arange(-below, above + 1)[:, None]  # in the matrix as it is
     row = np.broadcast_to(np.arange(n), column.shape)
-    return _places(above + row - column, column, below + above + 1, n)
+    return _indices(above + row - column, column, below + above + 1, n)
 
 
-def _places(kept: Array, column: Array, n_kept: int, n: int) -> Any:
+def _indices(kept: Array, column: Array, n_kept: int, n: int) -> Any:
     inside = (kept >= 0) & (kept < n_kept) & (column >= 0) & (column < n)
     return np.where(inside, 1 + kept * n + column, NOWHERE)

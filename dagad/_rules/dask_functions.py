@@ -51,12 +51,12 @@ def _assigned(function: Function) -> Function:
         if np.ma.isMaskedArray(plain(v)):
             raise NotDifferentiableError(refusals.of_function("dask.array.setitem", " of masked arrays"))
         n, m = np.size(plain(x)), np.size(plain(v))
-        places = function(
+        positions = function(
             np.arange(n).reshape(np.shape(plain(x))), np.arange(n, n + m).reshape(np.shape(plain(v))), indices
         )
         dtype = pytree.dtype_of(plain(x))
         whole = anp.concatenate([anp.ravel(x), anp.ravel(v * np.ones((), dtype)) if m else v])
-        found = movers()[0](whole, places)
+        found = movers()[0](whole, positions)
         return found if found.dtype == dtype else found.astype(dtype)
 
     return setitem
@@ -76,9 +76,9 @@ def _passed_on(function: Function) -> Function:
 # Moments. Where nan are left out, what Dask computes of them and drops has a derivative of nan.
 
 
-def _deviations(apart: Array) -> Any:
+def _deviations(deviations: Array) -> Any:
     """Return what Dask takes powers of: of complex numbers their size."""
-    return anp.abs(apart) if np.iscomplexobj(plain(apart)) else apart
+    return anp.abs(deviations) if np.iscomplexobj(plain(deviations)) else deviations
 
 
 def _moments(function: Function) -> Function:
@@ -90,8 +90,8 @@ def _moments(function: Function) -> Function:
             return found
         axes = {name: options[name] for name in ("axis", "keepdims") if name in options}
         mean = found["total"] / np.where(found["n"] == 0, 1, found["n"])
-        apart = _deviations(anp.where(np.isnan(plain(A)), 0.0, A - mean))
-        found["M"] = anp.stack([anp.sum(apart**power, **axes) for power in range(2, order + 1)], axis=-1)
+        deviations = _deviations(anp.where(np.isnan(plain(A)), 0.0, A - mean))
+        found["M"] = anp.stack([anp.sum(deviations**power, **axes) for power in range(2, order + 1)], axis=-1)
         return found
 
     return moment_chunk
@@ -116,13 +116,13 @@ def _merged_moments(function: Function) -> Function:
             return function(pairs, order=order, ddof=ddof, axis=axis, **options)
         totals, powers = _along(pairs, "total", axis), _along(pairs, "M", axis)
         total, n = anp.sum(totals, axis, keepdims=True), np.sum(ns, axis, keepdims=True)
-        apart = _deviations(anp.where(ns == 0, 0.0, totals / np.maximum(ns, 1) - total / np.maximum(n, 1)))
+        deviations = _deviations(anp.where(ns == 0, 0.0, totals / np.maximum(ns, 1) - total / np.maximum(n, 1)))
         kept = {"axis": axis, "keepdims": function.__name__ == "moment_combine" or bool(options.get("keepdims"))}
         found = []
         for power in range(2, order + 1):
-            M = anp.sum(powers[..., power - 2], **kept) + anp.sum(ns * apart**power, **kept)
+            M = anp.sum(powers[..., power - 2], **kept) + anp.sum(ns * deviations**power, **kept)
             for k in range(1, power - 1):
-                M = M + math.comb(power, k) * anp.sum(powers[..., power - k - 2] * apart**k, **kept)
+                M = M + math.comb(power, k) * anp.sum(powers[..., power - k - 2] * deviations**k, **kept)
             found.append(M)
         if function.__name__ == "moment_combine":
             return {"total": total, "n": n, "M": anp.stack(found, axis=-1)}

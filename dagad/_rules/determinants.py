@@ -80,7 +80,7 @@ def _adjoint(x: Array) -> Any:
     return np.conj(np.swapaxes(x, -1, -2))
 
 
-def _turned(a: Array, g: Array) -> Any:
+def _pulled_along(a: Array, g: Array) -> Any:
     """Return the pullback of the derivative along something: the second derivative of a determinant is symmetric."""
     return transposed(adjugate_along(a, transposed(g)))
 
@@ -94,7 +94,7 @@ def _refuse_third(argnums: Sequence[int]) -> None:
 def _along_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Callable[[Any], Any]:
     del ans, kwargs
     _refuse_third(argnums)
-    return lambda g: (_turned(args[0], g),)
+    return lambda g: (_pulled_along(args[0], g),)
 
 
 def _along_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
@@ -105,7 +105,7 @@ def _along_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwa
 
 adjugate: Any = own_primitive(
     _adjugate,
-    lambda argnums, ans, args, kwargs: lambda g: (_turned(args[0], g),),
+    lambda argnums, ans, args, kwargs: lambda g: (_pulled_along(args[0], g),),
     lambda argnums, tangents, ans, args, kwargs: adjugate_along(args[0], tangents[0]),
 )
 adjugate_along: Any = own_primitive(_adjugate_along, _along_vjp, _along_jvp)

@@ -17,7 +17,7 @@ from dagad._values import pytree
 plain = pytree.plain
 
 
-def _apart(a: Array, b: Array) -> Any:
+def _difference(a: Array, b: Array) -> Any:
     return np.subtract.outer(a, b)
 
 
@@ -25,8 +25,8 @@ def _products(a: Array, b: Array, c: Array, d: Array) -> Any:
     """Return the sums over k of (a[i, k] - b[j, k]) (c[i, k] - d[j, k])."""
     total = np.zeros((len(a), len(b)), dtype=np.result_type(a, b, c, d))
     for k in range(a.shape[1]):
-        left = _apart(a[:, k], b[:, k])
-        total += left * (left if c is a and d is b else _apart(c[:, k], d[:, k]))
+        left = _difference(a[:, k], b[:, k])
+        total += left * (left if c is a and d is b else _difference(c[:, k], d[:, k]))
     return total
 
 
@@ -34,7 +34,7 @@ def _drawn(g: Array, a: Array, b: Array) -> Any:
     """Return the sums over j of g[i, j] (a[i, k] - b[j, k])."""
     found = np.empty(a.shape, dtype=np.result_type(g, a, b))
     for k in range(a.shape[1]):
-        found[:, k] = np.einsum("ij,ij->i", g, _apart(a[:, k], b[:, k]))
+        found[:, k] = np.einsum("ij,ij->i", g, _difference(a[:, k], b[:, k]))
     return found
 
 

@@ -48,7 +48,7 @@ KINDS: dict[str, str] = {
 # Of differences, along the last axis
 
 
-def _apart(u: Array, v: Array) -> Any:
+def _difference(u: Array, v: Array) -> Any:
     """Return a difference of real numbers."""
     _real(u, v)
     return u - v
@@ -130,7 +130,7 @@ def between(
         return _angle(products, xa[:, None, :], xb[None, :, :], w)
     if (kind == "seuclidean" and v is None) or (kind == "mahalanobis" and vi is None):
         v, vi = _spread(kind, np.concatenate([xa, xb]))
-    return _of_differences(kind, _apart(xa[:, None, :], xb[None, :, :]), w, v, vi, p)
+    return _of_differences(kind, _difference(xa[:, None, :], xb[None, :, :]), w, v, vi, p)
 
 
 def among(x: Array, w: Array, v: Array, vi: Array, kind: str, p: Any, squares: Function | None = None) -> Any:
@@ -197,7 +197,7 @@ def _scaled(length: Function) -> Function:
     """
 
     def scaled(u: Array, v: Array, w: Array = None) -> Any:
-        d = _apart(u, v) if w is None else _root(_wide(w)) * _apart(u, v)
+        d = _difference(u, v) if w is None else _root(_wide(w)) * _difference(u, v)
         if not np.size(plain(d)):
             return np.sum(d, axis=-1)
         power = np.frexp(np.max(np.abs(d), axis=-1))[1]
@@ -208,7 +208,7 @@ def _scaled(length: Function) -> Function:
 
 def _numbers_of(u: Array, v: Array, p: float = 2, w: Array = None) -> Any:
     p = _constant(p, f"{HOME}.minkowski")
-    return euclidean(u, v, w) if p == 2 else _minkowski(_apart(u, v), _wide(w), p)
+    return euclidean(u, v, w) if p == 2 else _minkowski(_difference(u, v), _wide(w), p)
 
 
 def _correlation(u: Array, v: Array, w: Array = None, centered: bool = True) -> Any:
@@ -221,13 +221,15 @@ def _correlation(u: Array, v: Array, w: Array = None, centered: bool = True) -> 
 euclidean = _scaled(lambda d: _root(np.sum(d * d, axis=-1)))
 VECTORS: dict[str, Function] = {
     "euclidean": euclidean,
-    "sqeuclidean": lambda u, v, w=None: _sum(_apart(u, v) ** 2, _wide(w)),
-    "cityblock": lambda u, v, w=None: _minkowski(_apart(u, v), _wide(w), 1),
-    "chebyshev": lambda u, v, w=None: _minkowski(_apart(u, v), w, np.inf),
+    "sqeuclidean": lambda u, v, w=None: _sum(_difference(u, v) ** 2, _wide(w)),
+    "cityblock": lambda u, v, w=None: _minkowski(_difference(u, v), _wide(w), 1),
+    "chebyshev": lambda u, v, w=None: _minkowski(_difference(u, v), w, np.inf),
     "minkowski": _numbers_of,
     "cosine": lambda u, v, w=None: _correlation(u, v, w, False),
     "correlation": _correlation,
-    "mahalanobis": lambda u, v, VI: _of_differences("mahalanobis", _apart(u, v), None, None, np.atleast_2d(VI), None),
+    "mahalanobis": lambda u, v, VI: _of_differences(
+        "mahalanobis", _difference(u, v), None, None, np.atleast_2d(VI), None
+    ),
 }
 
 

@@ -33,7 +33,7 @@ def _refuse(name: str, **options: Any) -> None:
         raise NotDifferentiableError(refusals.of_option(f"scipy.linalg.{name}", strange))
 
 
-def _turned_as(vectors: Array, own: Array) -> Any:
+def _in_the_phases_of(vectors: Array, own: Array) -> Any:
     """Return vectors with the signs, or the phases, of scipy's own."""
     return vectors * np.sign(np.sum(np.conj(plain(vectors)) * own, axis=-2, keepdims=True))
 
@@ -68,7 +68,7 @@ def _eigh(
     if np.iscomplexobj(plain(vectors)) and (subset_by_index is not None or driver is not None):
         raise NotDifferentiableError(refusals.of_function("scipy.linalg.eigh", _PHASES))
     options = {"type": type, "subset_by_index": subset_by_index, "driver": driver}
-    return values, _turned_as(vectors, _EIGH(plain(a), plain(b), lower=lower, **options)[1])
+    return values, _in_the_phases_of(vectors, _EIGH(plain(a), plain(b), lower=lower, **options)[1])
 
 
 def _between(ends: Iterable[int]) -> slice:
@@ -119,7 +119,7 @@ def _eigh_tridiagonal(
     if eigvals_only:
         return values[..., some]
     own = _OF_DIAGONALS(plain(d), plain(e), False, select, select_range, True, tol, lapack_driver)[1]
-    return values[..., some], _turned_as(vectors[..., some], own)
+    return values[..., some], _in_the_phases_of(vectors[..., some], own)
 
 
 def _eigvalsh_tridiagonal(
@@ -153,7 +153,7 @@ def _eig_banded(
     if np.iscomplexobj(plain(vectors)):
         raise NotDifferentiableError(refusals.of_function("scipy.linalg.eig_banded", _PHASES))
     own = _OF_BANDS(plain(a_band), lower, False, False, select, select_range, max_ev)[1]
-    return values[..., some], _turned_as(vectors[..., some], own)
+    return values[..., some], _in_the_phases_of(vectors[..., some], own)
 
 
 def _eigvals_banded(
@@ -199,7 +199,7 @@ def _eig(
     values = anp.take_along_axis(values, order, -1)
     if not right:
         return values
-    return values, _turned_as(anp.take_along_axis(vectors, order[..., None, :], -1), own[1])
+    return values, _in_the_phases_of(anp.take_along_axis(vectors, order[..., None, :], -1), own[1])
 
 
 def _eigvals(

@@ -44,7 +44,7 @@ def complete_second(p: Array) -> Any:
     return -_of_two(0.0, anp.sqrt(p), 1.0) / 6.0
 
 
-def _turned(phi: Array, m: Array) -> Any:
+def _by_quarters(phi: Array, m: Array) -> Any:
     """Return how often pi is in an angle, and of what is left the sine, the cosine and sqrt(1 - m sine^2)."""
     turns = np.round(plain(phi) / np.pi)
     sign = 1.0 - 2.0 * np.mod(turns, 2.0)
@@ -53,13 +53,13 @@ def _turned(phi: Array, m: Array) -> Any:
 
 
 def _incomplete_first(ans: Array, phi: Array, m: Array) -> Any:
-    turns, sine, cosine, root = _turned(phi, m)
+    turns, sine, cosine, root = _by_quarters(phi, m)
     part = sine**3 * _of_two(cosine, 1.0, root) / 6.0
     return part + 2.0 * turns * complete_first(1.0 - m) if np.any(turns) else part
 
 
 def _incomplete_second(ans: Array, phi: Array, m: Array) -> Any:
-    turns, sine, cosine, root = _turned(phi, m)
+    turns, sine, cosine, root = _by_quarters(phi, m)
     part = -(sine**3) * _of_two(cosine, root, 1.0) / 6.0
     return part + 2.0 * turns * complete_second(1.0 - m) if np.any(turns) else part
 
@@ -68,8 +68,8 @@ SLOPES: dict[str, Slopes] = {
     "ellipk": (lambda ans, m: complete_first(1.0 - m),),
     "ellipkm1": (lambda ans, p: -complete_first(p),),
     "ellipe": (lambda ans, m: complete_second(1.0 - m),),
-    "ellipkinc": (lambda ans, phi, m: 1.0 / _turned(phi, m)[3], _incomplete_first),
-    "ellipeinc": (lambda ans, phi, m: _turned(phi, m)[3], _incomplete_second),
+    "ellipkinc": (lambda ans, phi, m: 1.0 / _by_quarters(phi, m)[3], _incomplete_first),
+    "ellipeinc": (lambda ans, phi, m: _by_quarters(phi, m)[3], _incomplete_second),
     "elliprf": (
         lambda ans, x, y, z: -f.elliprd(y, z, x) / 6.0,
         lambda ans, x, y, z: -f.elliprd(z, x, y) / 6.0,

@@ -36,7 +36,7 @@ def _axes(a: Array, s: Shape, axes: Axis) -> tuple[tuple[Any, Any], tuple[Any, A
     return (lengths[-1], axes[-1]), (None if s is None else lengths[:-1], axes[:-1])
 
 
-_TURNED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+_OF_OPPOSITE_SIGN = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 def _rfftn(a: Array, s: Shape = None, axes: Axis = None, norm: str | None = None) -> Any:
@@ -65,8 +65,8 @@ def _odd_transform(inverse: bool) -> Better:
 
 
 DEFINED: dict[Any, Function] = {
-    np.fft.hfft: lambda a, n=None, axis=-1, norm=None: _irfft(anp.conj(a), n, axis, _TURNED[norm]),
-    np.fft.ihfft: lambda a, n=None, axis=-1, norm=None: anp.conj(_rfft(a, n, axis, _TURNED[norm])),
+    np.fft.hfft: lambda a, n=None, axis=-1, norm=None: _irfft(anp.conj(a), n, axis, _OF_OPPOSITE_SIGN[norm]),
+    np.fft.ihfft: lambda a, n=None, axis=-1, norm=None: anp.conj(_rfft(a, n, axis, _OF_OPPOSITE_SIGN[norm])),
 }
 BETTER: dict[Any, tuple[Function, Better]] = {
     np.fft.rfft: (_rfft, _odd_transform(inverse=False)),

@@ -165,11 +165,11 @@ def _gaussian_filter(
     axes: Axis = None,
 ) -> Any:
     checked("gaussian_filter", input, output, cval)
-    found, places = _double(input), _axes(input, axes)
-    options = [_each(option, len(places)) for option in (order, mode)]
-    radii = [None] * len(places) if radius is None else _each(radius, len(places))
+    found, along = _double(input), _axes(input, axes)
+    options = [_each(option, len(along)) for option in (order, mode)]
+    radii = [None] * len(along) if radius is None else _each(radius, len(along))
     many = np.ndim(plain(sigma)) > 0
-    for at, (axis, own, way, wide) in enumerate(zip(places, *options, radii, strict=True)):
+    for at, (axis, own, way, wide) in enumerate(zip(along, *options, radii, strict=True)):
         each = sigma[at] if many else sigma
         if not isinstance(plain(each), int | float | np.number | np.ndarray) or plain(each) > 1e-15:
             found = _gaussian(means, found, each, axis, own, way, cval, truncate, wide)
@@ -202,9 +202,9 @@ def _uniform_filter(
     axes: Axis = None,
 ) -> Any:
     checked("uniform_filter", input, output, cval)
-    found, places = _double(input), _axes(input, axes)
-    options = [_each(option, len(places)) for option in (size, mode, origin)]
-    for axis, count, way, start in zip(places, *options, strict=True):
+    found, along = _double(input), _axes(input, axes)
+    options = [_each(option, len(along)) for option in (size, mode, origin)]
+    for axis, count, way, start in zip(along, *options, strict=True):
         if count > 1:
             found = _along(means, found, np.full(int(count), 1.0 / int(count)), axis, way, cval, start)
     return _like(found, input)
@@ -245,10 +245,10 @@ def _correlate(
     name: str = "correlate",
 ) -> Any:
     checked(name, input, output, cval, weights)
-    places = _axes(input, axes)
-    fits(len(shape_of(weights)) == len(places), "A filter has as many axes as are filtered.")
+    along = _axes(input, axes)
+    fits(len(shape_of(weights)) == len(along), "A filter has as many axes as are filtered.")
     w = _double(weights) if name == "convolve" else np.conj(_double(weights))
-    found = _of_neighbours(means, _double(input), w, mode, cval, _each(origin, len(places)), places)
+    found = _of_neighbours(means, _double(input), w, mode, cval, _each(origin, len(along)), along)
     return _like(found, input, weights)
 
 
@@ -311,7 +311,7 @@ def _map_coordinates(
             start = np.clip(start, 0, max(n - 2, 0))
         share, first = here - start, start.astype(int)
         both = [(_extension(means, first + k, n, mode), share if k else 1.0 - share) for k in (0, 1)]
-        parts = [(at * n + place, weight * own) for at, weight in parts for place, own in both]
+        parts = [(at * n + index, weight * own) for at, weight in parts for index, own in both]
     found = sum(means.take(flat, at) * weight for at, weight in parts)
     return _like(np.where(outside, cval, found) if mode == "constant" else found, input)
 

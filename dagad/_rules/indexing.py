@@ -77,12 +77,12 @@ def add_at(whole: Array, index: Index, terms: Array) -> None:
         return
     if type(index) is list:  # of whole numbers or of truths
         index = np.asarray(index) if index else np.empty(0, np.int64)
-    places = _places(whole, index, terms) if is_like and np.size(terms) >= SMALL else None
-    if places is None:
+    indices = _indices(whole, index, terms) if is_like and np.size(terms) >= SMALL else None
+    if indices is None:
         np.add.at(whole, index, terms)
         return
     flat, start, entries = whole.reshape(-1), 0, terms.reshape(-1)
-    for some in places:
+    for some in indices:
         np.add.at(flat, some, entries[start : start + len(some)])
         start += len(some)
 
@@ -95,7 +95,7 @@ def _takes_once(part: object) -> bool:
 _BASIC = frozenset({slice, int})
 
 
-def _places(whole: Array, index: Index, terms: Array) -> Iterator[Array] | None:
+def _indices(whole: Array, index: Index, terms: Array) -> Iterator[Array] | None:
     """Yield where in the flat array the entries are that an index takes; None where it is of another kind.
 
     The array has two axes and more, and is laid out one row after the other. The index is an array of whole numbers for

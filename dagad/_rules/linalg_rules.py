@@ -162,13 +162,13 @@ def _is_real(entries: Array) -> Any:
     return (np.abs(np.imag(plain(entries))) < A_ROUNDING) & (np.abs(plain(entries)) > A_ROUNDING)
 
 
-def _per_entry(turned: Array, entries: Array, size: Array, name: str) -> Any:
+def _per_entry(rotation: Array, entries: Array, size: Array, name: str) -> Any:
     """Return what a loss gains as vectors turn, by how far that would take their real entries from the real line."""
     is_real = _is_real(entries)
-    looked_at = np.abs(plain(turned)) > 1e-9 * size
+    looked_at = np.abs(plain(rotation)) > 1e-9 * size
     if np.any(looked_at & ~is_real):
         raise NotDifferentiableError(refusals.of_function(name, " where the result depends on the phases of vectors"))
-    return turned / anp.where(is_real, anp.real(entries), 1.0)
+    return rotation / anp.where(is_real, anp.real(entries), 1.0)
 
 
 def _turns(g: Array, v: Array, axis: int) -> Any:
@@ -182,10 +182,10 @@ def _size(*cotangents: Any) -> Any:
 def _of_columns(ans: Value, g: Array, name: str) -> Any:
     """Return the cotangents of eigenvalues and eigenvectors with what turning the vectors is worth."""
     v = plain(ans[1])
-    places = np.argmax(np.abs(v), axis=-2)  # of the entries that are real: the largest, or all first, or all last ones
+    real_at = np.argmax(np.abs(v), axis=-2)  # of the entries that are real: the largest, or all first, or all last ones
     if name == "eigh":
-        places = np.full_like(places, 0 if np.all(_is_real(v[..., 0, :])) else v.shape[-2] - 1)
-    at = np.arange(v.shape[-2])[:, None] == places[..., None, :]
+        real_at = np.full_like(real_at, 0 if np.all(_is_real(v[..., 0, :])) else v.shape[-2] - 1)
+    at = np.arange(v.shape[-2])[:, None] == real_at[..., None, :]
     ratio = _per_entry(-_turns(g[1], ans[1], -2), anp.sum(ans[1] * at, axis=-2), _size(g[1]), name)
     return g[0], g[1] + 1j * ratio[..., None, :] * at
 
@@ -195,11 +195,11 @@ def _of_both_sides(ans: Value, g: Array, name: str) -> Any:
     (u, vh), (gu, gs, gvh) = (ans[0], ans[2]), g
     if np.shape(plain(u))[-1] != np.shape(plain(vh))[-2]:  # full matrices, which the rule refuses
         return g
-    turned, size = _turns(gvh, vh, -1) - _turns(gu, u, -2), _size(gu, gvh)
+    rotation, size = _turns(gvh, vh, -1) - _turns(gu, u, -2), _size(gu, gvh)
     if np.all(_is_real(plain(u)[..., 0, :])):
-        ratio = _per_entry(turned, u[..., 0, :], size, name)
+        ratio = _per_entry(rotation, u[..., 0, :], size, name)
         return gu + 1j * ratio[..., None, :] * (np.arange(np.shape(plain(u))[-2])[:, None] == 0), gs, gvh
-    ratio = _per_entry(turned, vh[..., :, 0], size, name)
+    ratio = _per_entry(rotation, vh[..., :, 0], size, name)
     return gu, gs, gvh - 1j * ratio[..., :, None] * (np.arange(np.shape(plain(vh))[-1]) == 0)
 
 
@@ -285,8 +285,8 @@ def _qr(a: Array, mode: str = "reduced") -> Any:
 def least_squares(a: Array, b: Array) -> Any:
     """Return solution, squared residuals and singular values, of a matrix of full rank."""
     x = anp.matmul(linalg.pinv(a), b)
-    apart = b - anp.matmul(a, x)
-    return x, anp.sum(anp.real(apart * anp.conj(apart)), axis=0), singular_values(a)
+    residual = b - anp.matmul(a, x)
+    return x, anp.sum(anp.real(residual * anp.conj(residual)), axis=0), singular_values(a)
 
 
 def _lstsq(a: Array, b: Array) -> Any:

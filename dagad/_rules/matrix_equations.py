@@ -50,8 +50,8 @@ def _unitary_near(ans: Value, held: Args, a: Array) -> Any:
     found = ans + anp.matmul(ans, traced.solve_sylvester(positive, positive, moved - adjoint(moved)))
     if rows == columns:
         return found
-    apart = a - anp.matmul(ans, moved)
-    return found + transposed(linalg.solve(transposed(positive), transposed(apart)))
+    residual = a - anp.matmul(ans, moved)
+    return found + transposed(linalg.solve(transposed(positive), transposed(residual)))
 
 
 _UNITARY = own_primitive(_unitary, *rules_near("scipy.linalg.polar", _unitary_near))
@@ -84,8 +84,8 @@ def _procrustes(A: Array, B: Array, check_finite: bool = True) -> Any:
 def _pinvh_near(ans: Value, held: Args, a: Array, *, lower: bool = True) -> Any:
     a, at = mirrored(a, lower), mirrored(held[0], lower)
     eye = np.eye(np.shape(plain(at))[-1])
-    apart = anp.matmul(anp.matmul(anp.matmul(ans, ans), a), eye - anp.matmul(at, ans))
-    return apart + adjoint(apart) - anp.matmul(ans, anp.matmul(a, ans))
+    residual = anp.matmul(anp.matmul(anp.matmul(ans, ans), a), eye - anp.matmul(at, ans))
+    return residual + adjoint(residual) - anp.matmul(ans, anp.matmul(a, ans))
 
 
 def _pinvh() -> Swap:
@@ -150,9 +150,9 @@ def _stein(a: Array, q: Array) -> Any:
     """Return the X with X - A^H X A = Q by a Cayley transform, which is Lyapunov's equation."""
     eye = np.eye(np.shape(plain(a))[0])
     inverse = linalg.inv(a + eye)
-    turned = anp.matmul(a - eye, inverse)
+    cayley = anp.matmul(a - eye, inverse)
     right = 2.0 * anp.matmul(adjoint(inverse), anp.matmul(q, inverse))
-    return traced.solve_sylvester(adjoint(turned), turned, -right)
+    return traced.solve_sylvester(adjoint(cayley), cayley, -right)
 
 
 def _riccati(function: Function, near: Function) -> Swap:

@@ -44,15 +44,15 @@ def _piecewise(x: Array, condlist: Array, funclist: Sequence[Any], *args: Any, *
     if len(funclist) == len(conditions) + 1:
         conditions.append(~np.any(conditions, axis=0))
     dtype = np.asarray(plain(x)).dtype
-    whole, place = [0.0 * anp.ravel(x)], np.arange(np.size(plain(x)))
-    start = len(place)
+    whole, position = [0.0 * anp.ravel(x)], np.arange(np.size(plain(x)))
+    start = len(position)
     for condition, fun in zip(conditions, funclist, strict=True):
         at = np.flatnonzero(condition)
         part = fun(anp.ravel(x)[at], *args, **kwargs) if callable(fun) else fun
         whole.append(part * np.ones(len(at), dtype))
-        place[at] = np.arange(start, start + len(at))
+        position[at] = np.arange(start, start + len(at))
         start += len(at)
-    return anp.reshape(anp.concatenate(whole)[place], np.shape(plain(x)))
+    return anp.reshape(anp.concatenate(whole)[position], np.shape(plain(x)))
 
 
 def _apply_along_axis(func1d: Function, axis: int, arr: Array, *args: Any, **kwargs: Any) -> Any:
@@ -61,8 +61,8 @@ def _apply_along_axis(func1d: Function, axis: int, arr: Array, *args: Any, **kwa
     found = anp.stack([func1d(row, *args, **kwargs) for row in anp.reshape(rows, (-1, np.shape(plain(rows))[-1]))])
     inner = np.shape(plain(found))[1:]
     at = axis % (len(outer) + 1)
-    places = range(len(outer), len(outer) + len(inner)), range(at, at + len(inner))
-    return anp.moveaxis(anp.reshape(found, (*outer, *inner)), *places)
+    positions = range(len(outer), len(outer) + len(inner)), range(at, at + len(inner))
+    return anp.moveaxis(anp.reshape(found, (*outer, *inner)), *positions)
 
 
 def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
@@ -73,8 +73,8 @@ def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
 
 def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Literal["xy", "ij"] = "xy") -> Any:
     numbers = [np.arange(np.size(plain(each))) for each in xi]
-    places = np.meshgrid(*numbers, sparse=sparse, indexing=indexing)
-    found = tuple(anp.ravel(each)[at] for each, at in zip(xi, places, strict=True))
+    positions = np.meshgrid(*numbers, sparse=sparse, indexing=indexing)
+    found = tuple(anp.ravel(each)[at] for each, at in zip(xi, positions, strict=True))
     if copy:
         return found
     views = np.meshgrid(*map(plain, xi), copy=False, sparse=sparse, indexing=indexing)
@@ -199,10 +199,10 @@ def _histogramdd(
     edges = [_edges_along(*each) for each in zip(columns, given, ranges, found, strict=True)]
     if not isbox(weights) and not (density and any(map(isbox, edges))):
         return whole, tuple(edges)
-    places = [bins_of(plain(each), along) for each, along in zip(columns, found, strict=True)]
+    positions = [bins_of(plain(each), along) for each, along in zip(columns, found, strict=True)]
     shape = [len(along) + 1 for along in found]
-    weights = np.ones(len(places[0])) if weights is None else weights
-    flat = np.bincount(np.ravel_multi_index(places, shape), weights, int(np.prod(shape)))
+    weights = np.ones(len(positions[0])) if weights is None else weights
+    flat = np.bincount(np.ravel_multi_index(positions, shape), weights, int(np.prod(shape)))
     sums = anp.reshape(flat, shape)[tuple([slice(1, -1)] * len(shape))]
     if density:
         total = anp.sum(sums)

@@ -83,9 +83,9 @@ def _var(
     middle = _mean(a, axis, keepdims=True, where=where)
     if _is_float(dtype):
         middle = anp.real(middle)  # numpy forgets the rest, of the mean only
-    apart = _present(a - middle, where, 0.0)
+    deviations = _present(a - middle, where, 0.0)
     free = _n_present(a, axis, keepdims, where) - (ddof if correction is _ALL else correction)
-    return _sum(anp.real(apart * anp.conj(apart)), axis, keepdims=keepdims) / free
+    return _sum(anp.real(deviations * anp.conj(deviations)), axis, keepdims=keepdims) / free
 
 
 def _std(a: Array, *args: Any, **kwargs: Any) -> Any:
@@ -124,8 +124,10 @@ def _nanmean(a: Array, axis: Axis = None, keepdims: bool = False) -> Any:
 
 
 def _nanvar(a: Array, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    apart = anp.where(np.isnan(plain(a)), 0.0, a - _nanmean(a, axis, keepdims=True))
-    return anp.sum(anp.real(apart * anp.conj(apart)), axis=axis, keepdims=keepdims) / (_count(a, axis, keepdims) - ddof)
+    deviations = anp.where(np.isnan(plain(a)), 0.0, a - _nanmean(a, axis, keepdims=True))
+    return anp.sum(anp.real(deviations * anp.conj(deviations)), axis=axis, keepdims=keepdims) / (
+        _count(a, axis, keepdims) - ddof
+    )
 
 
 def _nanstd(a: Array, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Any:
@@ -227,9 +229,9 @@ WRITTEN["minimum.accumulate"] = running(np.minimum, np.less)
 def _cov(m: Array, y: Array = None, rowvar: bool = True, bias: bool = False, ddof: float | None = None) -> Any:
     both = [each if rowvar or np.ndim(plain(each)) == 1 else each.T for each in (m, y) if each is not None]
     x = anp.concatenate([anp.reshape(each, (-1, np.shape(plain(each))[-1])) for each in both], 0)
-    apart = x - anp.mean(x, axis=1, keepdims=True)
+    deviations = x - anp.mean(x, axis=1, keepdims=True)
     free = x.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
-    return anp.reshape(anp.dot(apart, anp.conj(apart.T)) / free, () if x.shape[0] == 1 else (x.shape[0],) * 2)
+    return anp.reshape(anp.dot(deviations, anp.conj(deviations.T)) / free, () if x.shape[0] == 1 else (x.shape[0],) * 2)
 
 
 def _corrcoef(x: Array, y: Array = None, rowvar: bool = True) -> Any:
@@ -260,14 +262,14 @@ def _sort(a: Array, axis: Axis = -1, kind: Any = None, order: str | None = None,
 
 
 def _partition(a: Array, kth: Array, axis: Axis = -1, kind: Any = "introselect", order: str | None = None) -> Any:
-    def places(x: Array, axis: Axis) -> Any:
+    def positions(x: Array, axis: Axis) -> Any:
         ranks = np.argsort(np.argsort(np.partition(x, kth, axis, kind, order), axis), axis)
         return np.take_along_axis(np.argsort(x, axis), ranks, axis)
 
-    return _ordered(places)(a, axis=axis)
+    return _ordered(positions)(a, axis=axis)
 
 
-def _places(counts: Array, q: Array, method: Any, shape: Shape) -> Any:
+def _positions(counts: Array, q: Array, method: Any, shape: Shape) -> Any:
     """Return where among so many sorted entries a quantile is: what numpy finds if each of them is its own place."""
     found, counts = np.zeros((*shape, *q.shape)), np.broadcast_to(np.maximum(counts, 1), shape)
     for count in np.unique(counts):
@@ -289,10 +291,10 @@ def _quantile(
     rows = _sort(anp.reshape(rows, (*outer, n_rows))) if n_rows else np.full((*outer, 1), np.nan)  # none has nothing
     counts = np.sum(~np.isnan(plain(rows)), axis=-1) if present else np.array(rows.shape[-1])
     last = np.broadcast_to(np.maximum(counts - 1, 0), rows.shape[:-1])[(..., *[None] * q.ndim)]
-    place = q * last if method == "linear" else _places(counts, q, method, last.shape[: rows.ndim - 1])
-    low = np.floor(place).astype(int)
-    part, high = place - low, np.minimum(low + 1, last)
-    others = np.indices(place.shape, sparse=True)[: len(rows.shape) - 1]
+    position = q * last if method == "linear" else _positions(counts, q, method, last.shape[: rows.ndim - 1])
+    low = np.floor(position).astype(int)
+    part, high = position - low, np.minimum(low + 1, last)
+    others = np.indices(position.shape, sparse=True)[: len(rows.shape) - 1]
     low_ones, high_ones = rows[(*others, low)], rows[(*others, high)]
     # Where nothing is to be added, an entry that is not there must not count.
     found = low_ones + anp.where(part > 0.0, part * (anp.where(part > 0.0, high_ones, 0.0) - low_ones), 0.0)

@@ -25,7 +25,7 @@ plain = pytree.plain
 
 
 def _taken(ab: Array, at: Array) -> Any:
-    """Return entries of what is kept of matrices, by their places."""
+    """Return entries of what is kept of matrices, by their indices."""
     shape = np.shape(plain(ab))
     flat = anp.reshape(ab, (*shape[:-2], shape[-2] * shape[-1]))
     zero = np.zeros((*shape[:-2], 1), plain(ab).dtype)
@@ -68,10 +68,10 @@ def _times(ab: Array, x: Array, below: int, above: int) -> Any:
 def _banded_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
     del kwargs
     ab, _, below, above = args
-    turned = _taken(ab, bands.of_transposed(np.shape(plain(ab))[1], below, above))
+    transposed_bands = _taken(ab, bands.of_transposed(np.shape(plain(ab))[1], below, above))
 
     def pullback(g: Array) -> Any:
-        s = _BANDED(turned, g, above, below)
+        s = _BANDED(transposed_bands, g, above, below)
         parts = [s if argnum else -_kept_of_product(s, ans, below, above) for argnum in argnums]
         return tuple(shaped(part, args[argnum]) for part, argnum in zip(parts, argnums, strict=True))
 

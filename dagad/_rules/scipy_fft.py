@@ -92,8 +92,8 @@ def _part(z: Array, cosine: bool) -> Any:
 def _ends(x: Array, factors: dict[int, float]) -> Any:
     """Return entries of which some are multiplied."""
     factor = np.ones(np.shape(plain(x))[-1], dtype=plain(x).dtype)
-    for place, each in factors.items():
-        factor[place] *= each
+    for index, each in factors.items():
+        factor[index] *= each
     return x * factor
 
 

@@ -54,7 +54,7 @@ def _elsewhere(arg: Any) -> Any:
     return getattr(arg, "__dagad_scipy__", None) if hasattr(type(arg), "__dagad_scipy__") else None
 
 
-PLACE = "what looks first"
+FIRST = "what looks first"
 
 
 def _code(*args: Any, **kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ def _code_beside(n_free: int) -> CodeType:
     They have to be there when the frame begins, or whoever looks at its variables (a debugger, pytest) crashes Python.
     """
     names = "".join(f"free_{number}, " for number in range(n_free))
-    body = f" def _code(*args, **kwargs):\n  first = {PLACE!r}\n  return first(*args, **kwargs); {names}\n return _code"
+    body = f" def _code(*args, **kwargs):\n  first = {FIRST!r}\n  return first(*args, **kwargs); {names}\n return _code"
     here = "\n" * (_code.__code__.co_firstlineno - 2)  # tracebacks show the lines of that one
     space: dict[str, Any] = {}
     exec(compile(f"{here}def around({names}):\n{body}", __file__, "exec"), space)
@@ -95,7 +95,7 @@ def replaced(function: Any, first: Function) -> Swap:
     """Return what has `first` called in place of a function of scipy's."""
     code = function.__code__
     ours = _code_beside(len(code.co_freevars)) if code.co_freevars else _code.__code__
-    consts = tuple(first if const == PLACE else const for const in ours.co_consts)
+    consts = tuple(first if const == FIRST else const for const in ours.co_consts)
     return function, code, ours.replace(co_consts=consts)
 
 
@@ -108,7 +108,7 @@ def with_rules(function: Function, vjp: Function, jvp: Function, look: Function 
     """Return the swap of a function with these rules, and the primitive; `look` sees the arguments first."""
     own = stock(function)
     made = own_primitive(own, vjp, jvp)
-    kept = _Kept(own, made)
+    kept = _KeepingPrimitive(own, made)
 
     def ours(*args: Any, **kwargs: Any) -> Any:
         if look is not None:
@@ -129,7 +129,7 @@ def home_of(function: Function) -> str:
     return "scipy.spatial.distance" if home == "scipy.spatial" else home
 
 
-class _Kept:
+class _KeepingPrimitive:
     """A primitive of scipy's, called as users do, but that it keeps what it is given: tapes need that."""
 
     __slots__ = ("_called", "_spoiling")

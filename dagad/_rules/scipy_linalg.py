@@ -111,8 +111,8 @@ def _any_triangular(a: Array, b: Array, trans: int | str, lower: bool, unit_diag
     eye = np.eye(np.shape(plain(a))[-1])
     a = anp.tril(a) if lower else anp.triu(a)
     a = a * (1.0 - eye) + eye if unit_diagonal else a
-    turned = {0: None, "N": None, 1: transposed, "T": transposed}.get(trans, adjoint)
-    return solve(turned(a) if turned else a, b)
+    operation = {0: None, "N": None, 1: transposed, "T": transposed}.get(trans, adjoint)
+    return solve(operation(a) if operation else a, b)
 
 
 _ANY_TRIANGULAR = primitive_of(stock(of.solve_triangular), _any_triangular)

@@ -28,11 +28,11 @@ def adjoint(x: Array) -> Any:
     return anp.conj(transposed(x)) if np.iscomplexobj(plain(x)) else transposed(x)
 
 
-def mirrored(a: Array, lower: bool, turned: Function = adjoint) -> Any:
+def mirrored(a: Array, lower: bool, oriented: Function = adjoint) -> Any:
     """Return the Hermitian matrix that has this triangle, or the symmetric one."""
     triangle = anp.tril(a) if lower else anp.triu(a)
     diagonal = triangle * np.eye(np.shape(plain(a))[-1], dtype=plain(a).real.dtype)
-    return triangle + turned(triangle) - (anp.real(diagonal) if turned is adjoint else diagonal)
+    return triangle + oriented(triangle) - (anp.real(diagonal) if oriented is adjoint else diagonal)
 
 
 def folded(g: Array, lower: bool) -> Any:
@@ -48,11 +48,11 @@ def cholesky_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Fu
     """Return the pullback dL = L phi(L^-1 dA L^-H), transposed; phi is the lower triangle with half its diagonal."""
     del argnums, args
     upper = bool(kwargs.get("upper"))
-    turned = adjoint if upper else _itself
-    factor = turned(ans)
+    oriented = adjoint if upper else _itself
+    factor = oriented(ans)
 
     def pullback(g: Array) -> tuple[Any]:
-        half = anp.tril(anp.matmul(adjoint(factor), anp.conj(turned(g)))) / (1.0 + np.eye(np.shape(plain(ans))[-1]))
+        half = anp.tril(anp.matmul(adjoint(factor), anp.conj(oriented(g)))) / (1.0 + np.eye(np.shape(plain(ans))[-1]))
         found = linalg.solve(adjoint(factor), transposed(linalg.solve(transposed(factor), transposed(half))))
         return (folded(anp.conj(found + adjoint(found)) / 2.0, not upper),)
 
@@ -63,11 +63,11 @@ def cholesky_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, k
     """Return dL, from the triangle of dA that is read."""
     del argnums, args
     upper = bool(kwargs.get("upper"))
-    turned = adjoint if upper else _itself
-    factor = turned(ans)
+    oriented = adjoint if upper else _itself
+    factor = oriented(ans)
     inner = linalg.solve(factor, mirrored(tangents[0], not upper))
     inner = linalg.solve(factor, adjoint(inner))
-    return turned(anp.matmul(factor, anp.tril(inner) / (1.0 + np.eye(np.shape(plain(ans))[-1]))))
+    return oriented(anp.matmul(factor, anp.tril(inner) / (1.0 + np.eye(np.shape(plain(ans))[-1]))))
 
 
 def _itself(x: Array) -> Any:

@@ -42,7 +42,7 @@ def read_numbers(leaf: Leaf, taken: Taken) -> Source | None:
     """Return an array, or one that is being differentiated; None for what has no rows."""
     if type(leaf) is np.ndarray:
         return ArraySource(len(leaf), _read_only(leaf), None, leaf.shape[1:]) if leaf.ndim else None
-    if not pytree.is_traced(leaf) or pytree.is_placed(leaf):
+    if not pytree.is_traced(leaf) or pytree.is_sharded(leaf):
         return None
     shape = np.shape(pytree.plain(leaf))
     return ArraySource(shape[0], None, taken.take(leaf), shape[1:]) if shape else None

@@ -35,8 +35,8 @@ Targets = list[Target]
 
 
 def staying(targets: Targets) -> list[int]:
-    """Return the places of those targets whose cotangents stay where they are computed, in Shards, and don't land."""
-    return [place for place, (_, rows) in enumerate(targets) if type(rows) is Stays]
+    """Return the indices of those targets whose cotangents stay where they are computed, in Shards, and don't land."""
+    return [index for index, (_, rows) in enumerate(targets) if type(rows) is Stays]
 
 
 class Source(Protocol):
@@ -61,8 +61,8 @@ class Source(Protocol):
 
     n_rows: int
     plan: AnyPlan | None = None
-    placed: Placed | None = None
-    placed_leaf: int | None = None
+    sharded: AnyShards | None = None
+    sharded_leaf: int | None = None
     of_items: bool = False
 
     @property
@@ -88,7 +88,7 @@ class Source(Protocol):
         return None
 
 
-class Placed(Protocol):
+class AnyShards(Protocol):
     """Rows that were cut and placed before; what `shard` returns."""
 
     @property

@@ -92,11 +92,11 @@ def refuse_collection(leaf: Leaf, taken: Taken) -> None:
 def _refuse(leaf: Leaf) -> NoReturn:
     raise StructureError(
         f"The sliced argument holds a `{type(leaf).__name__}` of Dask, which has not been computed. Compute it, or "
-        f"place it where the chunks will run: {_how_to_place(leaf)}."
+        f"place it where the chunks will run: {_how_to_persist(leaf)}."
     )
 
 
-def _how_to_place(collection: AnyCollection) -> str:
+def _how_to_persist(collection: AnyCollection) -> str:
     """Return what to write so that a collection of Dask's becomes Shards."""
     if isinstance(collection, Delayed):
         return "`dagad.shard([load(path), ...])`, a list of Delayed, each of which returns some of the rows"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from dagad._errors import PlanError, StructureError
 from dagad._graphs.sum_trees import Subtree
 from dagad._sources.arrays import read_array, read_numbers
-from dagad._sources.base import Key, Placed, Reader, Source, Taken, Targets
+from dagad._sources.base import AnyShards, Key, Reader, Source, Taken, Targets
 from dagad._sources.collections import refuse_collection
 from dagad._sources.lists import read_list
 from dagad._sources.plan import Chunk
@@ -51,7 +51,7 @@ class Sliced:
     treedef: pytree.TreeDef
     columns: list[Source]
     n_rows: int
-    shards: tuple[Placed, ...] = ()
+    shards: tuple[AnyShards, ...] = ()
     is_copied: bool = False  # whether tasks copy their rows before they use them
     taken: dict[Chunk, Any] | None = None  # such rows that were cut, for chunks that run again in this process
     sent: dict[Chunk, Rows] | None = None  # copies that were made, for chunks that run on workers
@@ -78,12 +78,12 @@ class Sliced:
         return pytree.by_column(opened(self.rows(chunk)).merge(iter(own)))
 
     def _with_shards(self, chunk: Chunk, rows: Rows) -> Any:
-        placed = [shards.rows(chunk.number) for shards in self.constant_shards]
-        if placed and self.treedef.is_leaf():
-            return placed[0]
-        if any(isinstance(part, GraphNode | TaskRef) for part in placed):
-            return Task(None, joined, rows, *placed)
-        return rows.joined(iter(placed))
+        sharded = [shards.rows(chunk.number) for shards in self.constant_shards]
+        if sharded and self.treedef.is_leaf():
+            return sharded[0]
+        if any(isinstance(part, GraphNode | TaskRef) for part in sharded):
+            return Task(None, joined, rows, *sharded)
+        return rows.joined(iter(sharded))
 
     def lasting(self) -> Sliced:
         """Return the same for rows that stay what they are now, whatever is written into the user's arrays."""
@@ -98,9 +98,9 @@ class Sliced:
         return replace(self, is_copied=True)
 
     @property
-    def constant_shards(self) -> list[Placed]:
+    def constant_shards(self) -> list[AnyShards]:
         """Those that are not being differentiated."""
-        return [one.placed for one in self.columns if one.placed is not None and one.placed_leaf is None]
+        return [one.sharded for one in self.columns if one.sharded is not None and one.sharded_leaf is None]
 
     def row_kinds(self) -> tuple[Hashable, ...]:
         """Return what the rows of each source look like."""
@@ -171,12 +171,12 @@ def read_sliced(sliced: AnyRows, first: int = 0, readers: Sequence[Reader] = REA
             f"The parts of the sliced argument have different numbers of rows: {pairs}. Each chunk gets the same rows "
             "of all parts: give them the same number, or pass as a shared argument what every chunk is to get whole."
         )
-    shards = tuple([column.placed for column in columns if column.placed is not None])
+    shards = tuple([column.sharded for column in columns if column.sharded is not None])
     _check_same_plan(shards)
     return Sliced(treedef, columns, lengths[0], shards), taken.leaves
 
 
-def _check_same_plan(shards: Sequence[Placed]) -> None:
+def _check_same_plan(shards: Sequence[AnyShards]) -> None:
     for other in shards[1:]:
         if other.plan != shards[0].plan:
             raise PlanError(

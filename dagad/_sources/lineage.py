@@ -6,7 +6,7 @@ on a worker that is gone is computed again. What is made of what is an expressio
 ===========================  ========================================================================================
 ``["rows", number]``         rows that are there, results of tasks
 ``["taken", number]``        rows that a call takes of those that earlier ones have left, where it runs
-``["left", number, place]``  in tasks: what a call has left at one of its places; looked for, or computed again
+``["left", number, index]``  in tasks: what a call has left at one of its indices; looked for, or computed again
 ``[rule, *arguments]``       what a rule makes of rows, by other expressions, and of numbers
 ===========================  ========================================================================================
 """
@@ -52,8 +52,8 @@ class Inputs(Protocol):
     def rows(self, shards: object) -> Expression:
         """Return the expression of Shards that are results of tasks."""
 
-    def left(self, call: PastCall, place: int) -> Expression:
-        """Return the expression of what a call has left at one of its places."""
+    def left(self, call: PastCall, index: int) -> Expression:
+        """Return the expression of what a call has left at one of its indices."""
 
 
 class PastCall(Protocol):
@@ -74,8 +74,8 @@ class PastCall(Protocol):
 class Recomputation(Protocol):
     """Finds rows that a call has left on a worker, or computes them again. It travels."""
 
-    def rows(self, chunk: Chunk, place: int, own: dict[str, Any], made: Callable[[Expression], Any]) -> Any:
-        """Return those of a chunk that have a place; `made` returns rows by their expressions."""
+    def rows(self, chunk: Chunk, index: int, own: dict[str, Any], made: Callable[[Expression], Any]) -> Any:
+        """Return those of a chunk that have an index; `made` returns rows by their expressions."""
 
 
 class Mapped:
@@ -83,15 +83,15 @@ class Mapped:
 
     def __init__(self, rule: Callable[..., Any], args: Sequence[Any]) -> None:
         self._rule, self._args = rule, args
-        self.n_pending = 1 + sum(one.n_pending for one in args if pytree.is_placed(one))
+        self.n_pending = 1 + sum(one.n_pending for one in args if pytree.is_sharded(one))
 
     def expression(self, inputs: Inputs) -> Expression:
         """Return the expression of the rows; `inputs` numbers what it speaks of."""
-        return [self._rule.__name__, *(one.expression(inputs) if pytree.is_placed(one) else one for one in self._args)]
+        return [self._rule.__name__, *(one.expression(inputs) if pytree.is_sharded(one) else one for one in self._args)]
 
     def home(self, number: int) -> str:
         """Return on which worker something of a chunk was left; empty for none."""
-        homes = [one.home(number) for one in self._args if pytree.is_placed(one)]
+        homes = [one.home(number) for one in self._args if pytree.is_sharded(one)]
         return next(filter(None, homes), "")
 
 
@@ -107,13 +107,13 @@ class TaskInputs:
         """Return the expression of Shards that are results of tasks."""
         return ["rows", self.shards.setdefault(shards, len(self.shards))]
 
-    def left(self, call: PastCall, place: int) -> Expression:
-        """Return the expression of what a call has left at one of its places."""
+    def left(self, call: PastCall, index: int) -> Expression:
+        """Return the expression of what a call has left at one of its indices."""
         if call not in self.calls:
             recomputation = call.recomputation(call.expressions(self))
             self.calls[call] = len(self.calls)
             self.recomputations.append(recomputation)
-        return ["left", self.calls[call], place]
+        return ["left", self.calls[call], index]
 
 
 class At(NamedTuple):
@@ -163,8 +163,8 @@ def made_rows(
     def made(expression: Expression) -> Any:
         rule, *args = expression
         if rule == "left":
-            number, place = args
-            return calls[number].rows(at.chunk, place, owns.get(number, {}), made)
+            number, index = args
+            return calls[number].rows(at.chunk, index, owns.get(number, {}), made)
         return evaluated(expression, rows, made)
 
     return made(expression)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dagad._graphs.sum_trees import Subtree, subtrees
-from dagad._sources.base import Placed, Target
+from dagad._sources.base import AnyShards, Target
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
 from dagad._types import AnyRows
@@ -32,11 +32,11 @@ class Runs:
         self.treedef, self.columns = sliced.treedef, sliced.columns
 
     @property
-    def shards(self) -> tuple[Placed, ...]:
+    def shards(self) -> tuple[AnyShards, ...]:
         return self._sliced.shards
 
     @property
-    def constant_shards(self) -> list[Placed]:
+    def constant_shards(self) -> list[AnyShards]:
         return self._sliced.constant_shards
 
     def rows(self, chunk: Chunk) -> list[Any]:

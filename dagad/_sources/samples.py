@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dagad._errors import PlanError
-from dagad._sources.base import Placed
+from dagad._sources.base import AnyShards
 from dagad._types import Value
 
 
 class Drawn(NamedTuple):
     """What a sample is of, and the numbers of its chunks there, in ascending order."""
 
-    whole: Placed
+    whole: AnyShards
     numbers: tuple[int, ...]
 
 
@@ -40,10 +40,10 @@ def drawn_numbers(n_total: int, n_chunks: object, seed: object, step: object) ->
             f"sample, and one at least. Give `n_chunks` from 1 to {n_total}; data cut finer, "
             "`dagad.shard(data, grainsize=...)`, have more chunks."
         )
-    epoch, place = divmod(step, n_total // count)
+    epoch, index = divmod(step, n_total // count)
     words = np.random.SeedSequence(seed, spawn_key=(epoch,)).generate_state(n_total, np.uint64)
     order = np.argsort(words, kind="stable")
-    return tuple(sorted(order[place * count : (place + 1) * count].tolist()))
+    return tuple(sorted(order[index * count : (index + 1) * count].tolist()))
 
 
 def _whole_number(name: str, value: Value) -> int:

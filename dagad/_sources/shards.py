@@ -14,7 +14,7 @@ from dagad._errors import ArgumentsError, PlanError, PortabilityError
 from dagad._habits import answering
 from dagad._html import bytes_of
 from dagad._remembered import Remembered
-from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
+from dagad._sources.base import AnyShards, Graph, Key, Source, Stays, Taken, Target
 from dagad._sources.boxes import ANSWERS, tell_autograd
 from dagad._sources.lineage import (
     Expression,
@@ -77,7 +77,7 @@ class Shards(metaclass=Listing):
     """
 
     for_users = ("gather", "grainsize", "n_chunks", "n_rows", "sample")
-    is_placed = True
+    is_sharded = True
     drawn: Drawn | None = None  # what they are a sample of, and which chunks of it
 
     def __init__(
@@ -340,24 +340,24 @@ class ShardSource(Source):
     """Rows that were cut and placed before."""
 
     n_rows: int
-    placed: Placed
-    placed_leaf: int | None
+    sharded: AnyShards
+    sharded_leaf: int | None
 
     @property
     def row_kind(self) -> Hashable:
-        return self.placed.row_kind
+        return self.sharded.row_kind
 
     def piece(self, chunk: Chunk) -> Piece:
         del chunk
-        return ELSEWHERE if self.placed_leaf is None else PACKED
+        return ELSEWHERE if self.sharded_leaf is None else PACKED
 
     def targets(self, chunk: Chunk) -> Iterator[Target]:
-        if self.placed_leaf is not None:
-            yield self.placed_leaf, Stays(chunk.number)
+        if self.sharded_leaf is not None:
+            yield self.sharded_leaf, Stays(chunk.number)
 
 
 def read_shards(leaf: Leaf, taken: Taken) -> Source | None:
-    if not pytree.is_placed(leaf):
+    if not pytree.is_sharded(leaf):
         return None
     shards = pytree.plain(leaf)
     return ShardSource(shards.n_rows, shards, taken.take(leaf) if pytree.is_traced(leaf) else None)

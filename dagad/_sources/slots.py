@@ -51,8 +51,8 @@ class _Written:
         count = seeds.stop - seeds.start
         now, missing = ((1 << count) - 1) << seeds.start, self.missing[index] - size * count
         if before & now or missing < 0:
-            place = self._place(index, first, before & now)
-            raise StructureError(f"The gradient of {place} was to be written a second time.")
+            position = self._position(index, first, before & now)
+            raise StructureError(f"The gradient of {position} was to be written a second time.")
         self._pieces[index, first], self.missing[index] = (n_rows or n_before, before | now), missing
         if n_rows:
             self.is_cut = True
@@ -72,14 +72,17 @@ class _Written:
             first += piece[0]
         if first == _n_rows_of(leaf) or not _size_of(leaf):
             return None
-        place, unit = self._place(index, first, every & ~piece[1]), "chunks" if pytree.is_placed(leaf) else "entries"
+        position, unit = (
+            self._position(index, first, every & ~piece[1]),
+            "chunks" if pytree.is_sharded(leaf) else "entries",
+        )
         if not self.missing[index]:
-            return f"other {unit} were written a second time instead of those of {place}"
-        return f"{self.missing[index]:,} of {_size_of(leaf) * self._n_seeds:,} {unit} are missing of {place}"
+            return f"other {unit} were written a second time instead of those of {position}"
+        return f"{self.missing[index]:,} of {_size_of(leaf) * self._n_seeds:,} {unit} are missing of {position}"
 
-    def _place(self, index: int, first: int, seeds: int) -> str:
+    def _position(self, index: int, first: int, seeds: int) -> str:
         """Return the words for some rows of a leaf, and for the first of some seeds, each of which is a bit."""
-        unit = "chunk" if pytree.is_placed(self._leaves[index]) else "row"
+        unit = "chunk" if pytree.is_sharded(self._leaves[index]) else "row"
         of_seed = f" for seed {(seeds & -seeds).bit_length() - 1}" if self._n_seeds > 1 and seeds else ""
         return f"leaf {index} from {unit} {first}{of_seed}"
 
@@ -89,12 +92,12 @@ _NOTHING = 0, 0
 
 def _size_of(leaf: Leaf) -> int:
     """Return how many entries a leaf has; how many chunks, if it is Shards."""
-    return len(leaf.plan) if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf))
+    return len(leaf.plan) if pytree.is_sharded(leaf) else math.prod(pytree.shape_of(leaf))
 
 
 def _n_rows_of(leaf: Leaf) -> int:
     """Return how many rows a leaf has; how many chunks, if it is Shards."""
-    return len(leaf.plan) if pytree.is_placed(leaf) else next(iter(pytree.shape_of(leaf)), 1)
+    return len(leaf.plan) if pytree.is_sharded(leaf) else next(iter(pytree.shape_of(leaf)), 1)
 
 
 class Slots:
@@ -107,7 +110,7 @@ class Slots:
         self._arrays: list[Any] = []
         missing: list[int] = []
         for leaf in leaves:
-            if pytree.is_placed(leaf):
+            if pytree.is_sharded(leaf):
                 self._arrays.append({})
                 missing.append(len(leaf.plan))
             else:
@@ -124,7 +127,7 @@ class Slots:
         """
         if self._sealed:
             raise StructureError(f"The gradient of leaf {index} was to be written a second time, when it was complete.")
-        if pytree.is_placed(self._leaves[index]):
+        if pytree.is_sharded(self._leaves[index]):
             self._write_shards(index, self._leaves[index], rows, cotangent)
             return
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
@@ -180,13 +183,13 @@ def _check_fits(cotangent: Cotangent, target: np.ndarray) -> None:
 
 
 def _check_cut(cotangent: Cotangent, leaf: Leaf) -> None:
-    if cotangent is not None and not (pytree.is_placed(cotangent) and cotangent.plan == leaf.plan):
+    if cotangent is not None and not (pytree.is_sharded(cotangent) and cotangent.plan == leaf.plan):
         raise StructureError(f"{cotangent!r} came as the cotangent of {leaf!r}, which is Shards of its own cut.")
 
 
 def _sealed(array: Array, leaf: Leaf) -> Any:
-    if pytree.is_placed(leaf):
-        return array if pytree.is_placed(array) else leaf.of_chunks(array)
+    if pytree.is_sharded(leaf):
+        return array if pytree.is_sharded(array) else leaf.of_chunks(array)
     array.flags.writeable = False
     return array if isinstance(leaf, np.ndarray) else array[()]
 
@@ -213,7 +216,7 @@ class SparseSlots:
     def __init__(self, leaves: Sequence[Any], n_seeds: int) -> None:
         self._leaves, self._lock = leaves, threading.Lock()
         self._sizes = list(map(_size_of, leaves))
-        self._row_sizes = [None if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf)[1:]) for leaf in leaves]
+        self._row_sizes = [None if pytree.is_sharded(leaf) else math.prod(pytree.shape_of(leaf)[1:]) for leaf in leaves]
         self._written = _Written(leaves, [size * n_seeds for size in self._sizes], n_seeds)
         self._found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
 
@@ -225,10 +228,10 @@ class SparseSlots:
             for leaf, rows in targets:
                 self._write(leaf, rows, seeds)
             for number, part in enumerate(parts or ()):
-                place, at = divmod(number, len(targets))
+                position, at = divmod(number, len(targets))
                 leaf, rows = targets[at]
-                found, seed = self._found[leaf], seeds.start + place
-                found[seed] = _placed(found[seed], self._leaves[leaf], rows, part)
+                found, seed = self._found[leaf], seeds.start + position
+                found[seed] = _sharded(found[seed], self._leaves[leaf], rows, part)
 
     def _write(self, index: int, rows: Any, seeds: range) -> None:
         if rows is None:
@@ -257,11 +260,11 @@ def _is_same(dtype: DType, other: DType) -> bool:
     return bool(dtype == other or np.can_cast(dtype, other, "equiv"))
 
 
-def _placed(found: Cotangent, leaf: Leaf, rows: Any, part: Cotangent) -> Any:
+def _sharded(found: Cotangent, leaf: Leaf, rows: Any, part: Cotangent) -> Any:
     """Return what was found of a leaf's cotangent together with one more part of it, after checking it."""
     if part is None:
         return found
-    if pytree.is_placed(leaf):
+    if pytree.is_sharded(leaf):
         if rows is None:
             _check_cut(part, leaf)
             return part

@@ -42,8 +42,8 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
     names = {each.name for each in parameters}
 
-    by_place = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    most = sys.maxsize if any(each.kind is each.VAR_POSITIONAL for each in parameters) else len(by_place)
+    by_index = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    most = sys.maxsize if any(each.kind is each.VAR_POSITIONAL for each in parameters) else len(by_index)
 
     def look(args: Args, kwargs: Kwargs) -> Any:
         if len(args) > most:
@@ -56,7 +56,7 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
         return {each: kwargs[each] for each in kwargs if each in names}
 
     def widen(args: Sequence[Any], kwargs: Kwargs, value: Value) -> Any:
-        return (args, kwargs) if getattr(definition, _AS_GIVEN, False) else all_wide(by_place, args, kwargs, value)
+        return (args, kwargs) if getattr(definition, _AS_GIVEN, False) else all_wide(by_index, args, kwargs, value)
 
     def leaves_like(ans: Value, found: Sequence[Any]) -> Any:
         """Return the leaves of a value, if these have the shapes of the definition's: a newer release may take more."""
@@ -226,23 +226,23 @@ def _picked_from_stacks(
     return anp.reshape(stack, (len(stack), -1))[:, args[1]]
 
 
-def moved(func: Function, *places: int) -> Function:
-    """Return the definition of a function that moves entries of its arguments in these places, or of lists there.
+def moved(func: Function, *positions: int) -> Function:
+    """Return the definition of a function that moves entries of its arguments at these indices, or of lists there.
 
     All else in its value has to be zero.
     """
 
     def definition(*args: Any, **kwargs: Any) -> Any:
-        others = [arg for place, arg in enumerate(args) if place not in places]
+        others = [arg for position, arg in enumerate(args) if position not in positions]
         if any(map(isbox, (*others, *kwargs.values()))):
-            raise NotImplementedError(f"VJP of {func.__name__} wrt argnums other than {places} not defined")
-        leaves, treedef = pytree.flatten([args[place] for place in places if place < len(args)])
+            raise NotImplementedError(f"VJP of {func.__name__} wrt argnums other than {positions} not defined")
+        leaves, treedef = pytree.flatten([args[position] for position in positions if position < len(args)])
         ends = np.cumsum([1, *(np.size(pytree.plain(leaf)) for leaf in leaves)])
         indices = [
             np.arange(start, stop).reshape(np.shape(pytree.plain(leaf)))
             for leaf, start, stop in zip(leaves, ends[:-1], ends[1:], strict=True)
         ]
-        at = func(*subvals(args, list(zip(places, pytree.unflatten(treedef, indices), strict=False))), **kwargs)
+        at = func(*subvals(args, list(zip(positions, pytree.unflatten(treedef, indices), strict=False))), **kwargs)
         whole = anp.concatenate([np.zeros(1, np.result_type(*map(pytree.plain, leaves))), *map(anp.ravel, leaves)])
         pick = movers()[0]
         return [pick(whole, each) for each in at] if isinstance(at, list | tuple) else pick(whole, at)

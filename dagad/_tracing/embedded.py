@@ -40,7 +40,7 @@ _BARE = frozenset({np.ndarray, np.float64, float})
 
 
 class Trace(NamedTuple):
-    """The innermost of the traces of some leaves: its nodes by place, and the leaves below it."""
+    """The innermost of the traces of some leaves: its nodes by index, and the leaves below it."""
 
     level: int
     nodes: dict[int, Any]
@@ -57,9 +57,9 @@ class Trace(NamedTuple):
         return issubclass(self.kind, JVPNode)
 
     def tangents(self) -> tuple[dict[int, list[Any]], int]:
-        """Return the tangents of the leaves that move, by place, and in how many directions."""
+        """Return the tangents of the leaves that move, by index, and in how many directions."""
         many = self.kind is TangentNode
-        found = {place: list(node.g) if many else [node.g] for place, node in self.nodes.items()}
+        found = {position: list(node.g) if many else [node.g] for position, node in self.nodes.items()}
         return found, len(next(iter(found.values())))
 
     def moved(self, value: Value, tangents: list[Any]) -> Any:
@@ -80,7 +80,7 @@ class Trace(NamedTuple):
                 ends = nodes_of_outputs(node, len(values))
                 return [new_box(traceable(value), self.level, end) for value, end in zip(values, ends, strict=True)]
         else:  # another tracer, which may look at what was called
-            values = [self.below[place] for place in self.nodes]
+            values = [self.below[position] for position in self.nodes]
             node = kind(answer, _strange, (pull, *values), {}, tuple(range(1, 1 + len(values))), parents)
         box = new_box(answer, self.level, node)
         return [box] if len(values) == 1 else list(pytree.open_containers(box))
@@ -98,9 +98,9 @@ def innermost(leaves: Sequence[Any]) -> Trace | None:
         refuse_stale_memory(leaves)
     nodes: dict[int, Any] = {}
     below = list(leaves)
-    for place, leaf in enumerate(leaves):
+    for position, leaf in enumerate(leaves):
         if type(leaf) in pytree.TRACED and leaf._trace == level:
-            nodes[place], below[place] = leaf._node, leaf._value
+            nodes[position], below[position] = leaf._node, leaf._value
     return Trace(level, nodes, below)
 
 
@@ -186,10 +186,10 @@ class TracedEngine:
 
 def in_one_node(trace: Trace, values: Sequence[Any], pullback: LeafPullback) -> list[Any]:
     """Return the values of a function of leaves as a trace sees them: outputs of one node, which pulls all together."""
-    floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
+    floats = [position for position, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
     pull = NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
-    boxes = dict(zip(floats, trace.pulled([values[place] for place in floats], pull), strict=True))
-    return [boxes.get(place, value) for place, value in enumerate(values)]
+    boxes = dict(zip(floats, trace.pulled([values[position] for position in floats], pull), strict=True))
+    return [boxes.get(position, value) for position, value in enumerate(values)]
 
 
 def _refuse_complex(part: Leaf, what: str) -> None:
@@ -295,8 +295,8 @@ class NodePullback:
     def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
         parts = parts_of(cotangent)
         seeds: list[Any] = [None] * self._n_outputs
-        for place, part in zip(self._floats, parts, strict=True):
+        for position, part in zip(self._floats, parts, strict=True):
             # Of outputs that nobody used autograd says zero, which at an infinite slope would be nan.
-            seeds[place] = part if is_seed(part) else None
+            seeds[position] = part if is_seed(part) else None
         found = self._pullback(seeds)
         return tuple(pytree.dense(found[index], self._leaves[index], "A cotangent") for index in self._indices)

@@ -132,15 +132,15 @@ def push_flat(run: Flat, leaves: Sequence[Any], directions: Sequence[Direction])
     return values, found
 
 
-def _moving(leaf: Leaf, place: int, level: int, directions: Sequence[Direction]) -> Any:
+def _moving(leaf: Leaf, index: int, level: int, directions: Sequence[Direction]) -> Any:
     """Return a leaf as a trace sees it where some direction moves it; else as it is."""
     for direction in directions:
-        if direction[place] is not None:
+        if direction[index] is not None:
             break
     else:
         return leaf
     node = TangentNode.__new__(TangentNode)
-    node.g = [direction[place] for direction in directions]
+    node.g = [direction[index] for direction in directions]
     return new_box(traceable(leaf), level, node)
 
 
@@ -149,7 +149,7 @@ def _shaped(tangent: Tangent, value: Value) -> Any:
     kind = type(tangent)
     if kind is type(value) and (kind is np.float64 or (kind is np.ndarray and tangent.shape == value.shape)):
         return tangent if tangent.dtype == value.dtype else pytree.cast(tangent, value)
-    if tangent is None or isbox(tangent) or isbox(value) or pytree.is_placed(value):
+    if tangent is None or isbox(tangent) or isbox(value) or pytree.is_sharded(value):
         return tangent
     if np.shape(tangent) != np.shape(value):
         tangent = np.broadcast_to(tangent, np.shape(value))

@@ -289,9 +289,9 @@ def _joined(value: Value, args: Args, argnums: Sequence[int], tangents: Sequence
     if any(type(arg) is not np.ndarray or arg.dtype != np.float64 for arg in args[1:]):
         return None
     moving = dict(zip(argnums, tangents, strict=True))
-    nothing = {place: np.zeros(arg.shape) for place, arg in enumerate(args[1:], 1) if place not in moving}
+    nothing = {index: np.zeros(arg.shape) for index, arg in enumerate(args[1:], 1) if index not in moving}
     parts = [
-        [moving[place][number] if place in moving else nothing[place] for place in range(1, len(args))]
+        [moving[index][number] if index in moving else nothing[index] for index in range(1, len(args))]
         for number in range(len(tangents[0]))
     ]
     found = [np.concatenate(each, args[0]) for each in parts]

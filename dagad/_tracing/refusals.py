@@ -110,11 +110,11 @@ def of_conversion() -> str:
             f"`noise = rng.normal(size=n)` before, and write `mean + scale * noise`. {_STACK}"
         )
     library = name.partition(".")[0]
-    place = ".".join(name.split(".")[:2])
+    home = ".".join(name.split(".")[:2])
     advice = (
         _ADVICE.get(name)
         or (_instead_of(name) if name.startswith("scipy.optimize.") else _ADVICE.get(name.rpartition(".")[0]))
-        or _ADVICE.get(place)
+        or _ADVICE.get(home)
         or _ADVICE.get(library)
         or _ADVICE["scipy"]
     )
@@ -262,8 +262,8 @@ def explained(error: Exception) -> Exception:
     elif hides:
         sentence = of_assignment() if text.startswith("setting an array element") else ""
     elif text.startswith("VJP of "):
-        places = re.findall(r"\d+", text.partition(" wrt ")[2])
-        sentence = of_function(text.split()[2], f" with respect to its argument {places[0]}" if places else IN_ONE)
+        indices = re.findall(r"\d+", text.partition(" wrt ")[2])
+        sentence = of_function(text.split()[2], f" with respect to its argument {indices[0]}" if indices else IN_ONE)
     elif text.startswith("Gradient of ") and isinstance(error, NotImplementedError):
         sentence = of_function(text.split()[2], f" in this form ({text})")
     elif isinstance(error, NotImplementedError) and cause is not None and str(cause).startswith(_NO_TYPE):
@@ -285,9 +285,9 @@ def explained(error: Exception) -> Exception:
         sentence = ""
     if not sentence:
         return error
-    told = NotDifferentiableError(sentence).with_traceback(error.__traceback__)  # it shows the user's line
-    told.__suppress_context__ = True
-    return told
+    refusal = NotDifferentiableError(sentence).with_traceback(error.__traceback__)  # it shows the user's line
+    refusal.__suppress_context__ = True
+    return refusal
 
 
 _IN_A_TASK = (
@@ -353,20 +353,20 @@ def _public(frame: FrameType, module: str) -> str | None:
         if function is None:
             return None
         name, module = function.__name__, function.__module__
-    library, place = module.partition(".")[0], ".".join(module.split(".")[:2])
+    library, home = module.partition(".")[0], ".".join(module.split(".")[:2])
     if module.startswith(_SPARSE_LINALG):
-        place = _SPARSE_LINALG
+        home = _SPARSE_LINALG
     if name == "__call__" and type(own).__name__ == "vectorize":
         name = "vectorize"
     if name == "__ua_function__":  # of scipy.fft, which looks first for somebody else who transforms
         name = frame.f_locals["method"].__name__
     if name == "__getitem__" and library == "numpy":
         name = {"RClass": "r_", "CClass": "c_"}.get(type(own).__name__, name)
-    if place == "scipy.stats" and own is not None:
+    if home == "scipy.stats" and own is not None:
         owner = getattr(own, "dist", own)
         name = f"{getattr(owner, 'name', None) or type(owner).__name__.removesuffix('_gen')}.{name}"
     elif name == "__call__" and hasattr(own, "__name__"):  # several ufuncs of scipy.special's under one name
         name = str(getattr(own, "__name__", name))
     elif own is not None and (library != "numpy" or name.startswith("__")):
         name = f"{type(own).__name__}.{name}"
-    return f"{_PLACES.get(place, 'np' if library == 'numpy' else place if library == 'scipy' else library)}.{name}"
+    return f"{_PLACES.get(home, 'np' if library == 'numpy' else home if library == 'scipy' else library)}.{name}"

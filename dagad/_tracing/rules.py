@@ -265,7 +265,7 @@ def _where(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Ar
     del ans, kwargs
     moving = dict(zip(argnums, tangents, strict=True))
     dtype = np.result_type(*map(pytree.plain, tangents))
-    filled = [moving.get(place, np.zeros(np.shape(pytree.plain(args[place])), dtype)) for place in (1, 2)]
+    filled = [moving.get(index, np.zeros(np.shape(pytree.plain(args[index])), dtype)) for index in (1, 2)]
     return anp.where(args[0], *filled)
 
 

@@ -273,12 +273,12 @@ def list_of_numbers(parts: Sequence[Any], kind: type[Any]) -> tuple[Any, Any, An
     if not boxes or _is_others(_ARRAY):
         return None
     trace, stacks, values, is_any_traced = boxes[0]._trace, {}, list(parts), False
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if type(part) is kind:
             stack: Any = part._node.g if getattr(part._node, "moves", False) else None
             if part._trace != trace or not is_stack(stack) or not is_double(part) or stack.ndim != 1:
                 return None
-            stacks[place], values[place] = stack, part._value
+            stacks[index], values[index] = stack, part._value
             is_any_traced = is_any_traced or type(stack) in pytree.TRACED or type(part._value) in pytree.TRACED
         elif type(part) not in NUMBERS:
             return None
@@ -290,16 +290,16 @@ def list_of_numbers(parts: Sequence[Any], kind: type[Any]) -> tuple[Any, Any, An
 
 def _gathered_plain(n: int, stacks: dict[int, Any]) -> np.ndarray:
     found = np.zeros((len(next(iter(stacks.values()))), n))
-    for place, stack in stacks.items():
-        found[:, place] = stack
+    for index, stack in stacks.items():
+        found[:, index] = stack
     return found
 
 
 def _gathered(value: Value, stacks: dict[int, Any]) -> Any:
-    """Return the stack of an array that was made of numbers or of arrays, by the places of those that move."""
+    """Return the stack of an array that was made of numbers or of arrays, by the indices of those that move."""
     first = next(iter(stacks.values()))
     nothing = np.zeros(first.shape)
-    rows = [stacks.get(place, nothing) for place in range(value.shape[0])]
+    rows = [stacks.get(index, nothing) for index in range(value.shape[0])]
     if first.ndim == 1:
         return _ARRAY((), {}, *rows).T
     return anp.stack(rows, 1)

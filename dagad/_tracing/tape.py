@@ -45,7 +45,7 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
 
 
 class OutputCotangents:
-    """Cotangents of some outputs of one operation, by their places: of what nobody used there is none.
+    """Cotangents of some outputs of one operation, by their indices: of what nobody used there is none.
 
     A tape adds up those that arrive. Zeros in their place would be traced where somebody differentiates the pullback,
     and nan at infinite slopes.
@@ -58,25 +58,25 @@ class OutputCotangents:
 
     def added_to(self, before: OutputCotangents | None) -> OutputCotangents:
         pairs = {} if before is None else dict(before._pairs)
-        for place, (cotangent, _) in self._pairs.items():
-            pairs[place] = add_outgrads(pairs.get(place), cotangent)
+        for index, (cotangent, _) in self._pairs.items():
+            pairs[index] = add_outgrads(pairs.get(index), cotangent)
         return OutputCotangents(self.count, pairs)
 
     def listed(self) -> list[Any]:
         """Return the cotangents of all outputs, None for none."""
-        return [self._pairs[place][0] if place in self._pairs else None for place in range(self.count)]
+        return [self._pairs[index][0] if index in self._pairs else None for index in range(self.count)]
 
 
-def _cotangent_of_output(count: int, place: int, cotangent: Cotangent) -> tuple[OutputCotangents]:
-    return (OutputCotangents(count, {place: (cotangent, False)}),)
+def _cotangent_of_output(count: int, index: int, cotangent: Cotangent) -> tuple[OutputCotangents]:
+    return (OutputCotangents(count, {index: (cotangent, False)}),)
 
 
 def nodes_of_outputs(node: TapeNode, count: int) -> list[TapeNode]:
     """Return a node for each output of the operation behind a node."""
     found = []
-    for place in range(count):
+    for index in range(count):
         output = TapeNode.__new__(TapeNode)  # of a pullback that is known
-        output.parents, output.vjp = (node,), functools.partial(_cotangent_of_output, count, place)
+        output.parents, output.vjp = (node,), functools.partial(_cotangent_of_output, count, index)
         found.append(output)
     return found
 
@@ -318,7 +318,7 @@ def like(cotangent: Cotangent, leaf: Leaf) -> Any:
     """Give a cotangent the dtype of its leaf: float32 stays float32, real stays real."""
     if type(cotangent) is np.ndarray and type(leaf) is np.ndarray and cotangent.dtype == leaf.dtype:  # nearly always
         return cotangent
-    if cotangent is None or isbox(cotangent) or isbox(leaf) or pytree.is_placed(leaf):
+    if cotangent is None or isbox(cotangent) or isbox(leaf) or pytree.is_sharded(leaf):
         return cotangent
     return pytree.cast(cotangent, leaf)
 
@@ -337,9 +337,9 @@ def pull_many(
         return [[] for _ in roots]
     at_roots: dict[Any, list[Arrived]] = {root: [None] * count for root in roots}
     arrived: dict[Any, list[Arrived]] = {}
-    for place, end in enumerate(ends):
+    for index, end in enumerate(ends):
         if end is not None:
-            _arrive(arrived, end, [seeds[place] for seeds in many])
+            _arrive(arrived, end, [seeds[index] for seeds in many])
     for node in downward(list(arrived)):
         entries = [None if entry is None else entry[0] for entry in arrived.pop(node, ())]
         if not entries:  # nothing but zeros went this way

@@ -60,13 +60,13 @@ def _writes(code: CodeType) -> bool:
         return True
     steps = list(steps_of(code))
     numbers, containers = _names_of_others(steps)
-    for place, step in enumerate(steps):
+    for position, step in enumerate(steps):
         if step.opname in STORES:
-            index, name = _stored(steps[:place], STORES[step.opname])
+            index, name = _stored(steps[:position], STORES[step.opname])
             if name not in containers and not isinstance(index, str):
                 return True
         elif step.opname == "BINARY_OP" and step.argrepr.endswith("="):
-            name = _bound(steps[place + 1])
+            name = _bound(steps[position + 1])
             if name is not None and name not in numbers:
                 return True
     return any(isinstance(each, CodeType) and _writes(each) for each in code.co_consts)

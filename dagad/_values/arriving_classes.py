@@ -29,7 +29,7 @@ _arrived: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDicti
 _made_here: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 
 
-class _Sent(NamedTuple):
+class _ClassState(NamedTuple):
     """What is in a class, as cloudpickle takes and sets it, and what else it is there."""
 
     fill: Callable[[type, Any], Any]
@@ -45,7 +45,7 @@ def reduced(cls: type, by_cloudpickle: tuple[Any, ...]) -> tuple[Any, ...]:
         _made_here[cls] = os.getpid()
     if not issubclass(cls, enum.Enum):  # what makes an enumeration has its members
         state[0].update(_left_out(cls, state[0]))
-    return make, args, tuple(_Sent(fill, state, tuple(sorted(vars(cls))), of_type(cls))), None, None, _arrive
+    return make, args, tuple(_ClassState(fill, state, tuple(sorted(vars(cls))), of_type(cls))), None, None, _arrive
 
 
 def of_type(cls: type) -> dict[str, Any]:

@@ -24,9 +24,9 @@ class Blocks:
         shape, dtype = pytree.shape_of(leaf), pytree.dtype_of(leaf)
         if not shape:
             return dtype.type(1)
-        row, place = divmod(index, max(int(np.prod(shape[1:])), 1))
+        row, position = divmod(index, max(int(np.prod(shape[1:])), 1))
         values = np.zeros((1, *shape[1:]), dtype)
-        values.reshape(-1)[place] = 1
+        values.reshape(-1)[position] = 1
         return cls(shape, dtype, [(slice(row, row + 1), values)])
 
     def full(self) -> Any:
@@ -62,6 +62,6 @@ def is_seed(seed: Cotangent) -> bool:
     """Return whether a cotangent is not plainly zero; a traced one has derivatives even so."""
     if type(seed) is np.float64 or type(seed) is float:  # nearly always
         return bool(seed != 0.0)
-    if seed is None or pytree.is_traced(seed) or pytree.is_placed(seed):
+    if seed is None or pytree.is_traced(seed) or pytree.is_sharded(seed):
         return seed is not None
     return bool(np.any(full(seed)))

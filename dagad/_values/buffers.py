@@ -54,7 +54,7 @@ def _look(leaf: Leaf) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"]
     return np.dtype(type(leaf)), (), "C", "python"
 
 
-class Layout:
+class BufferLayout:
     """Where leaves of some specs stand in one buffer."""
 
     __slots__ = ("_parts", "nbytes", "specs")
@@ -73,7 +73,7 @@ class Layout:
         self.nbytes = at
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Layout, (self.specs,)
+        return BufferLayout, (self.specs,)
 
     def write(self, leaves: Sequence[Any], buffer: np.ndarray[Any, Any]) -> list[int]:
         """Copy leaves into a buffer of bytes; return which of them are None."""
@@ -156,15 +156,15 @@ class _Structure(pickle.Unpickler):
 
 
 @functools.lru_cache(1024)
-def _headed(treedef: pytree.TreeDef, looks: tuple[Any, ...]) -> tuple[bytes, Layout]:
+def _headed(treedef: pytree.TreeDef, looks: tuple[Any, ...]) -> tuple[bytes, BufferLayout]:
     specs = [Spec(dtype.str, *rest) for dtype, *rest in looks]
-    return pickle.dumps((treedef, [tuple(spec) for spec in specs])), Layout(specs)
+    return pickle.dumps((treedef, [tuple(spec) for spec in specs])), BufferLayout(specs)
 
 
 @functools.lru_cache(1024)
-def _opened(head: bytes) -> tuple[pytree.TreeDef, Layout]:
+def _opened(head: bytes) -> tuple[pytree.TreeDef, BufferLayout]:
     try:
         treedef, specs = _Structure(io.BytesIO(head)).load()
-        return treedef, Layout([Spec(*spec) for spec in specs])
+        return treedef, BufferLayout([Spec(*spec) for spec in specs])
     except Exception as error:  # whatever nonsense makes of it
         raise StructureError(f"A message begins with what no tree of numbers begins with ({error!r}).") from error

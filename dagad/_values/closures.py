@@ -31,7 +31,7 @@ _CONTAINERS = frozenset({tuple, list, dict})
 Make = Callable[[Sequence[Any]], Any]
 
 
-def hoist(fun: object) -> tuple[list[Any], Make]:
+def closure_convert(fun: object) -> tuple[list[Any], Make]:
     """Return the traced values that a function carries, and how to make the function with other values in their place.
 
     What it reaches in a way that can't be replaced is refused, by the name of that way.

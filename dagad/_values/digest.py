@@ -184,7 +184,7 @@ class _Writer:
             self._class(part)
         elif isinstance(part, _BUILT_IN):
             self._named(part)
-        elif is_whole(cls) or (self._here and not _is_told_by_pickle(part)) or _is_set(cls):
+        elif is_whole(cls) or (self._here and not _is_known_to_pickle(part)) or _is_set(cls):
             self._opened(part, kind)
             if kind is INSTANCE:
                 self._in_c(part)
@@ -316,7 +316,7 @@ _MEMBERS: tuple[Any, ...] = (
 _OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
 
-def _is_told_by_pickle(part: object) -> bool:
+def _is_known_to_pickle(part: object) -> bool:
     """Return whether what pickle takes of an object is all that counts.
 
     What belongs to a package goes by its name. Tables and their columns also hold what was found out about them when

@@ -195,10 +195,10 @@ class _Look:
         """Return whether all that may change of something is in its parts, and these are few."""
         if kind is FUNCTION:
             return not part.__dict__  # autograd's primitives, and whatever else has been decorated
-        is_told = kind.is_whole and kind not in _LONG
-        if kind in HOMES or (is_told and is_exact(cls, kind)):
+        is_listed = kind.is_whole and kind not in _LONG
+        if kind in HOMES or (is_listed and is_exact(cls, kind)):
             return True
-        return (is_told or _is_frozen(cls)) and self._by_name(cls, self._by_value)
+        return (is_listed or _is_frozen(cls)) and self._by_name(cls, self._by_value)
 
 
 def _parts_of_own(part: object, cls: type) -> Sequence[Any] | None:

@@ -45,11 +45,11 @@ class ByName:
         if self.names is None or not held.attributes or not _is_bare(cls):
             return held
         words = [name if isinstance(name, str) else name[1] for name in held.attributes]
-        places = [place for place, word in enumerate(words) if word in self.names]
-        if len(places) == len(words):
+        indices = [index for index, word in enumerate(words) if word in self.names]
+        if len(indices) == len(words):
             return held
         self.left_out.update(words)
-        attributes, values = ([every[place] for place in places] for every in (held.attributes, held.values))
+        attributes, values = ([every[index] for index in indices] for every in (held.attributes, held.values))
         return held._replace(attributes=attributes, values=values)
 
     def reach(self, fun: object, most: int = sys.maxsize) -> Reach:

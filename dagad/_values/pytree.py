@@ -39,7 +39,7 @@ def flatten(tree: Tree, is_leaf: Callable[[Any], bool] | None = None) -> tuple[l
     """Return the leaves and the structure; None is structure, not a leaf."""
     kind = type(tree)
     # Optree needs two microseconds to find that out.
-    if kind in _BARE or kind in TRACED or getattr(kind, "is_placed", False):
+    if kind in _BARE or kind in TRACED or getattr(kind, "is_sharded", False):
         return [tree], LEAF
     leaves, treedef = _tree_flatten(tree, is_leaf, namespace=NAMESPACE)
     return leaves, treedef
@@ -88,13 +88,13 @@ def paths(tree: Tree, is_leaf: Callable[[Any], bool] | None = None) -> list[str]
 _DICT_OR_TUPLE = {optree.PyTreeKind[name] for name in ("DICT", "ORDEREDDICT", "DEFAULTDICT", "TUPLE")}
 
 
-def in_plain_containers(treedef: TreeDef, places: Iterable[int]) -> list[str]:
+def in_plain_containers(treedef: TreeDef, indices: Iterable[int]) -> list[str]:
     """Return how to write those leaves that dicts and tuples lead to, and no record; they may be items of a list."""
     found, accessors = [], treedef.accessors()
-    for place in places:
-        *around, last = (entry.kind for entry in accessors[place])
+    for index in indices:
+        *around, last = (entry.kind for entry in accessors[index])
         if set(around) <= _DICT_OR_TUPLE and last in {*_DICT_OR_TUPLE, optree.PyTreeKind.LIST}:
-            found.append(accessors[place].codify(""))
+            found.append(accessors[index].codify(""))
     return found
 
 
@@ -153,7 +153,7 @@ def zeros_like(leaf: Leaf) -> Any:
     leaf = plain(leaf)
     if isinstance(leaf, np.ndarray):
         return np.zeros(leaf.shape, leaf.dtype) if leaf.dtype.kind in "fciub" else None
-    if is_placed(leaf):
+    if is_sharded(leaf):
         return leaf.zeros()
     if isinstance(leaf, bool | int | float | complex | np.number | np.bool_):
         return type(leaf)(0)
@@ -183,7 +183,7 @@ def cast_like(cotangent: Cotangent, leaf: Leaf, what: str) -> Any:
 
 def fitted(part: Cotangent, leaf: Leaf, what: str) -> Any:
     """Return a tangent or cotangent as `cast_like` does; what is None, traced or of Shards as it is."""
-    if part is None or is_traced(part) or is_traced(leaf) or is_placed(leaf):
+    if part is None or is_traced(part) or is_traced(leaf) or is_sharded(leaf):
         return part
     if type(part) is not np.ndarray or part.dtype.kind != "f":
         _check_numbers(part, leaf, what)
@@ -278,12 +278,12 @@ def all_opened(tree: Tree) -> Any:
     return tree
 
 
-def is_placed(leaf: Leaf) -> bool:
+def is_sharded(leaf: Leaf) -> bool:
     """Return whether a leaf is Shards: rows that are somewhere else."""
     kind = type(leaf)
     if kind in _BARE:
         return False
-    return getattr(type(plain(leaf)) if kind in TRACED else kind, "is_placed", False)
+    return getattr(type(plain(leaf)) if kind in TRACED else kind, "is_sharded", False)
 
 
 def is_differentiable_or_traced(leaf: Leaf) -> bool:
@@ -293,7 +293,7 @@ def is_differentiable_or_traced(leaf: Leaf) -> bool:
     value = plain(leaf)
     if type(value) is np.ndarray:
         return value.dtype.kind in "fc"
-    return is_differentiable(value) or is_placed(value)
+    return is_differentiable(value) or is_sharded(value)
 
 
 def dtype_of(leaf: Leaf) -> np.dtype[Any]:

@@ -125,9 +125,9 @@ def _remembered_by(cached: Any) -> list[Any]:
     function.
     """
     found = gc.get_referents(cached)
-    for place in range(1, len(found)):
-        if found[place] is cached.__wrapped__ and type(found[place - 1]) is dict:
-            own = found.pop(place - 1)
+    for index in range(1, len(found)):
+        if found[index] is cached.__wrapped__ and type(found[index - 1]) is dict:
+            own = found.pop(index - 1)
             return [*found, *own, *own.values()]
     return found
 

@@ -162,16 +162,16 @@ def _laid_out(array: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
     """Return an array with its axes in the order of memory; that order; and in which direction each axis runs."""
     steps = tuple(-1 if stride < 0 else 1 for stride in array.strides)
     axes = tuple(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
-    lying = np.ascontiguousarray(_turned(array, steps).transpose(axes))
+    lying = np.ascontiguousarray(_reversed(array, steps).transpose(axes))
     return lying if array.flags.writeable else _locked(lying), axes, steps
 
 
 def _restore_view(lying: Array, axes: tuple[int, ...], steps: tuple[int, ...]) -> Array:
     back = sorted(range(len(axes)), key=axes.__getitem__)
-    return _turned(lying.transpose(back), steps)
+    return _reversed(lying.transpose(back), steps)
 
 
-def _turned(array: Array, steps: tuple[int, ...]) -> Array:
+def _reversed(array: Array, steps: tuple[int, ...]) -> Array:
     return array[tuple([slice(None, None, step) for step in steps])]
 
 

@@ -144,7 +144,7 @@ class Display:
         self._ticker: threading.Thread | None = None
         self._is_closed, self._pause = False, threading.Event()
         self._budget, self._is_open, self._has_head = float(BURST), False, False
-        self._told = time.monotonic()
+        self._last_shown = time.monotonic()
         self._looked: dict[int, Looked] = {}
         self._drawn: tuple[list[Bar], str] = [], ""
 
@@ -219,19 +219,19 @@ class Display:
     def _lines(self, last: bool) -> list[tuple[str, ...]]:
         """Return the rows of what is fresh: as many as there is time to read."""
         now = time.monotonic()
-        passed, self._told = now - self._told, now
+        passed, self._last_shown = now - self._last_shown, now
         self._budget = min(self._budget + (passed / self._every if self._every else BURST), BURST)
         fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
-        n_told = len(fresh) if not self._every else min(len(fresh), int(self._budget))
-        self._budget -= n_told
-        told, rest = fresh[:n_told], fresh[n_told:]
+        n_shown = len(fresh) if not self._every else min(len(fresh), int(self._budget))
+        self._budget -= n_shown
+        shown, rest = fresh[:n_shown], fresh[n_shown:]
         if last:
-            told += rest[-1:]
+            shown += rest[-1:]
         elif rest and not self._fresh:
             self._fresh.append(rest[-1])  # the last one is told in any case
-        head = [HEAD] if told and not self._has_head else []
-        self._has_head |= bool(told)
-        return [*head, *map(row_of, told)]
+        head = [HEAD] if shown and not self._has_head else []
+        self._has_head |= bool(shown)
+        return [*head, *map(row_of, shown)]
 
     def _bars(self, last: bool) -> list[Bar]:
         """Return how far is what has run for a while; how far what came last was, where nothing does."""

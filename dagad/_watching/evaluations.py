@@ -97,13 +97,13 @@ class Evaluations:
             that it is the value of the last evaluation.
         """
         del xk, more
-        told = next((one for one in (intermediate_result, *state) if hasattr(one, "fun")), None)
+        reported = next((one for one in (intermediate_result, *state) if hasattr(one, "fun")), None)
         with self._lock:
             last, (count, seconds) = self.last, self._at_last_iteration
             value = None if last is None else last.value
             step = Iteration(
                 self.iterations[-1].number + 1 if self.iterations else 1,
-                value if told is None else float(told.fun),
+                value if reported is None else float(reported.fun),
                 None if last is None else last.gradient_norm,
                 self.count - count,
                 self.seconds - seconds,

@@ -185,7 +185,7 @@ def _norm(gradient: Tree) -> float | None:
         flat = gradient.ravel()
         return math.sqrt(flat.dot(flat))
     leaves = [pytree.plain(leaf) for leaf in pytree.flatten(gradient)[0]]
-    if any(map(pytree.is_placed, leaves)):
+    if any(map(pytree.is_sharded, leaves)):
         return None
     floats = [np.asarray(leaf).ravel() for leaf in leaves if pytree.is_differentiable(leaf)]
     return math.hypot(*(float(np.linalg.norm(leaf)) for leaf in floats))

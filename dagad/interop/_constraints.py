@@ -35,7 +35,7 @@ def prepared(each: list[Any], parameters: Parameters, method: str) -> list[Any]:
             f"`method={method!r}` takes no constraints: scipy would leave them out. Those that do are "
             '"SLSQP", "trust-constr", "COBYLA" and "COBYQA"; or write the constraint as a transformation of parameters.'
         )
-    return [_prepared(one, f"Constraint {place}", parameters, method.lower()) for place, one in enumerate(each)]
+    return [_prepared(one, f"Constraint {index}", parameters, method.lower()) for index, one in enumerate(each)]
 
 
 def listed(constraints: object) -> list[Any]:

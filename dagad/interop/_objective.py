@@ -15,7 +15,7 @@ from dagad._words import name_of
 from dagad.interop._parameters import number
 
 Leaves = Sequence[Any]
-Places = tuple[int, ...]
+Indices = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +35,16 @@ class Objective:
         """Return the value; no pullback runs."""
         return number(check_number(self(*widened(leaves)), name_of(self)))
 
-    def value_and_gradient(self, leaves: Leaves, wanted: Places) -> tuple[float, list[Any]]:
+    def value_and_gradient(self, leaves: Leaves, wanted: Indices) -> tuple[float, list[Any]]:
         """Return the value, and the gradient with respect to some of the leaves."""
         value, gradient = value_and_grad(self, wanted)(*widened(leaves))
         return number(value), list(gradient)
 
-    def hessian_product(self, leaves: Leaves, wanted: Places, tangents: Leaves) -> list[Any]:
+    def hessian_product(self, leaves: Leaves, wanted: Indices, tangents: Leaves) -> list[Any]:
         """Return the Hessian with respect to some of the leaves, times a vector."""
         leaves, tangents = widened(leaves), widened(tangents)
         some = Restricted(self, tuple(leaves), wanted)
-        return list(hvp(some, tuple(leaves[place] for place in wanted), tuple(tangents)))
+        return list(hvp(some, tuple(leaves[index] for index in wanted), tuple(tangents)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Restricted:
 
     fun: Objective
     leaves: tuple[Any, ...]
-    wanted: Places
+    wanted: Indices
 
     def __call__(self, *some: Any) -> Any:
         leaves = list(self.leaves)
-        for place, leaf in zip(self.wanted, some, strict=True):
-            leaves[place] = leaf
+        for index, leaf in zip(self.wanted, some, strict=True):
+            leaves[index] = leaf
         return self.fun(*leaves)
 
 
@@ -67,13 +67,13 @@ class Directional:
     """The derivative of an objective in a direction, as a function of all its leaves and of the direction."""
 
     fun: Objective
-    wanted: Places
+    wanted: Indices
 
     def __call__(self, *leaves_and_direction: Any) -> Any:
         n = len(leaves_and_direction) - len(self.wanted)
         leaves, direction = leaves_and_direction[:n], leaves_and_direction[n:]
         some = Restricted(self.fun, leaves, self.wanted)
-        return jvp(some, tuple(leaves[place] for place in self.wanted), direction)[1]
+        return jvp(some, tuple(leaves[index] for index in self.wanted), direction)[1]
 
 
 def widened(leaves: Leaves) -> list[Any]:

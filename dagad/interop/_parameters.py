@@ -61,7 +61,7 @@ class Parameters:
         for name, shape in zip(self.names, self.shapes, strict=True):
             label = _WORD.sub(r"\1", name.strip("`").removeprefix("x0")) or "x"
             label = f"x{label}" if label.startswith("[") else label
-            found += [f"{label}[{', '.join(map(str, place))}]" if place else label for place in np.ndindex(shape)]
+            found += [f"{label}[{', '.join(map(str, index))}]" if index else label for index in np.ndindex(shape)]
         return found
 
     def order(self) -> str:

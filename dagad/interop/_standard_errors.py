@@ -69,9 +69,9 @@ def inverse(hessian: Array, parameters: Parameters, called: str) -> Any:
     """Return the inverse of a Hessian at a minimum; that of what is no minimum is refused."""
     labels = parameters.labels
     if not np.all(np.isfinite(hessian)):
-        place = int(np.argwhere(~np.isfinite(hessian))[0][0])
+        index = int(np.argwhere(~np.isfinite(hessian))[0][0])
         raise NonFiniteError(
-            f"The Hessian of `{called}` is not finite in `{labels[place]}`. Look at `dagad.hessian` there; a parameter "
+            f"The Hessian of `{called}` is not finite in `{labels[index]}`. Look at `dagad.hessian` there; a parameter "
             "at the edge of what it may be, such as a variance of 0, has no standard error."
         )
     curvatures = np.diag(hessian)
@@ -80,9 +80,9 @@ def inverse(hessian: Array, parameters: Parameters, called: str) -> Any:
             f"`{called}` has a maximum here. Give minus the log-likelihood, which is what is minimized."
         )
     if np.any(curvatures <= 0.0):
-        place = int(np.argmin(curvatures))
+        index = int(np.argmin(curvatures))
         raise ArgumentsError(
-            f"`{called}` is no minimum here in `{labels[place]}`: its second derivative is {curvatures[place]:.3g}. "
+            f"`{called}` is no minimum here in `{labels[index]}`: its second derivative is {curvatures[index]:.3g}. "
             "Fit on, from elsewhere; or leave out a parameter that the rows say nothing about."
         )
     scales = np.sqrt(curvatures)
@@ -104,10 +104,10 @@ def check_optimum(gradient: Tree, covariance: Array, parameters: Parameters, cal
     step = covariance @ gradient
     away = np.abs(step) / np.sqrt(np.diag(covariance))
     if np.max(away) > FAR:
-        place = int(np.argmax(away))
+        index = int(np.argmax(away))
         warn(
-            f"`{called}` still falls: its minimum is about {away[place]:.2g} standard errors away in "
-            f"`{parameters.labels[place]}`. Standard errors are those of a minimum: fit with a smaller `tol`; a "
+            f"`{called}` still falls: its minimum is about {away[index]:.2g} standard errors away in "
+            f"`{parameters.labels[index]}`. Standard errors are those of a minimum: fit with a smaller `tol`; a "
             "parameter that stands at a bound has none."
         )
 
@@ -227,14 +227,14 @@ def _numbered(names: list[Any]) -> tuple[Any, int]:
             "`groups` hold what is no name, such as a list. Give each row a word, a number, or a tuple of these."
         ) from error
     try:
-        places = {name: place for place, name in enumerate(sorted(distinct))}
+        indices = {name: index for index, name in enumerate(sorted(distinct))}
     except TypeError as error:
         kinds = ", ".join(sorted({f"`{type(name).__name__}`" for name in distinct}))
         raise StructureError(
             f"What `groups` hold can't be put in order, which numbers groups alike everywhere: it is of {kinds}. Make "
             "all of them words, `[str(group) for group in groups]`, or all of them numbers."
         ) from error
-    return np.fromiter((places[name] for name in names), np.int64, len(names)), len(places)
+    return np.fromiter((indices[name] for name in names), np.int64, len(names)), len(indices)
 
 
 def _is_missing(name: object) -> bool:

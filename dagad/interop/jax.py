@@ -18,7 +18,7 @@ from dagad._tracebacks import public
 from dagad._types import Array, DType, Function, Leaf, Tangents, Tree, Value
 from dagad._values.walk import Walk
 from dagad._words import described, name_of
-from dagad.interop._objective import Directional, Objective, Places
+from dagad.interop._objective import Directional, Indices, Objective
 
 try:
     import jax
@@ -144,27 +144,29 @@ def _value_jvp(objective: Objective, primals: Tree, tangents: Tangents) -> tuple
     (numbers,), (moves,) = primals, tangents
     wanted = _moved(moves)
     value, gradient = _value_and_gradient(objective, wanted, numbers)
-    return value, _along(gradient, [moves[place] for place in wanted], value)
+    return value, _along(gradient, [moves[index] for index in wanted], value)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _value_and_gradient(objective: Objective, wanted: Places, numbers: Numbers) -> tuple[Any, list[Any]]:
-    like = _like_value(numbers), [numbers[place] for place in wanted]
+def _value_and_gradient(objective: Objective, wanted: Indices, numbers: Numbers) -> tuple[Any, list[Any]]:
+    like = _like_value(numbers), [numbers[index] for index in wanted]
     found: tuple[Any, list[Any]] = _called(_Task(Objective.value_and_gradient, objective, wanted), like, numbers)
     return found
 
 
 @functools.partial(_value_and_gradient.defjvp, symbolic_zeros=True)
-def _value_and_gradient_jvp(objective: Objective, wanted: Places, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
+def _value_and_gradient_jvp(
+    objective: Objective, wanted: Indices, primals: Tree, tangents: Tangents
+) -> tuple[Any, Any]:
     (numbers,), (moves,) = primals, tangents
-    places = tuple(sorted({*wanted, *_moved(moves)}))
-    value, gradient = _value_and_gradient(objective, places, numbers)
-    turned = _hessian_product(objective, places, numbers, _filled(moves, numbers, places))
-    tangent = _along(gradient, _filled(moves, numbers, places), value), _picked(turned, places, wanted)
-    return (value, _picked(gradient, places, wanted)), tangent
+    indices = tuple(sorted({*wanted, *_moved(moves)}))
+    value, gradient = _value_and_gradient(objective, indices, numbers)
+    product_moved = _hessian_product(objective, indices, numbers, _filled(moves, numbers, indices))
+    tangent = _along(gradient, _filled(moves, numbers, indices), value), _picked(product_moved, indices, wanted)
+    return (value, _picked(gradient, indices, wanted)), tangent
 
 
-def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, direction: Numbers) -> list[Any]:
+def _hessian_product(objective: Objective, wanted: Indices, numbers: Numbers, direction: Numbers) -> list[Any]:
     """Return a Hessian times a vector, which jax may transpose and differentiate again, in any order.
 
     jax transposes no call of Python, but the solution of a linear system, and what it differentiates of that are the
@@ -173,10 +175,10 @@ def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, dir
     """
     alike = _varying([*numbers, *direction], [*numbers, *direction])  # in the equations it would be too late
     numbers, direction = alike[: len(numbers)], alike[len(numbers) :]
-    whole, apart = ravel_pytree(direction)  # jax transposes with respect to all of it, or not at all
+    whole, unravel = ravel_pytree(direction)  # jax transposes with respect to all of it, or not at all
 
     def product(vector: Array) -> Any:
-        return ravel_pytree(_product(objective, wanted, numbers, apart(vector)))[0]
+        return ravel_pytree(_product(objective, wanted, numbers, unravel(vector)))[0]
 
     def equations(xy: Array) -> Any:
         x, y = jnp.split(xy, 2)
@@ -188,18 +190,18 @@ def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, dir
 
     right = jnp.concatenate([whole, jnp.zeros_like(whole)])
     found = jax.lax.custom_linear_solve(equations, right, solution, symmetric=True)
-    return list(apart(jnp.split(found, 2)[0]))
+    return list(unravel(jnp.split(found, 2)[0]))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _product(objective: Objective, wanted: Places, numbers: Numbers, direction: Numbers) -> list[Any]:
+def _product(objective: Objective, wanted: Indices, numbers: Numbers, direction: Numbers) -> list[Any]:
     """Return the same by a call of Python, which jax can't transpose; its derivatives are by the rule below."""
-    task = _Task(_turned, objective, wanted)
+    task = _Task(_product_at, objective, wanted)
     found: list[Any] = _called(task, list(direction), numbers, direction)
     return found
 
 
-def _turned(objective: Objective, numbers: Numbers, wanted: Places, direction: Numbers) -> list[Any]:
+def _product_at(objective: Objective, numbers: Numbers, wanted: Indices, direction: Numbers) -> list[Any]:
     """Return a Hessian times a vector; the derivatives of the solution ask along nothing, too, where `numbers` move."""
     if not any(map(np.any, direction)):
         return list(map(np.zeros_like, direction))
@@ -207,35 +209,35 @@ def _turned(objective: Objective, numbers: Numbers, wanted: Places, direction: N
 
 
 @functools.partial(_product.defjvp, symbolic_zeros=True)
-def _product_jvp(objective: Objective, wanted: Places, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
+def _product_jvp(objective: Objective, wanted: Indices, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
     (numbers, direction), (moves, turn) = primals, tangents
     product = _product(objective, wanted, numbers, direction)
     tangent = [jnp.zeros_like(part) for part in product]
     if _moved(turn):
-        turned = _filled(turn, direction, range(len(direction)))
-        tangent = _hessian_product(objective, wanted, numbers, turned)
+        product_moved = _filled(turn, direction, range(len(direction)))
+        tangent = _hessian_product(objective, wanted, numbers, product_moved)
     if _moved(moves):  # the Hessian of the derivative in that direction
         along = Objective(Directional(objective, wanted), tree_structure((*numbers, *direction)))
-        places = tuple(sorted({*wanted, *_moved(moves)}))
-        third = _hessian_product(along, places, [*numbers, *direction], _filled(moves, numbers, places))
-        tangent = [part + more for part, more in zip(tangent, _picked(third, places, wanted), strict=True)]
+        indices = tuple(sorted({*wanted, *_moved(moves)}))
+        third = _hessian_product(along, indices, [*numbers, *direction], _filled(moves, numbers, indices))
+        tangent = [part + more for part, more in zip(tangent, _picked(third, indices, wanted), strict=True)]
     return product, tangent
 
 
-def _moved(moves: Numbers) -> Places:
-    """Return the places of the numbers that move."""
-    return tuple(place for place, move in enumerate(moves) if not isinstance(move, SymbolicZero))
+def _moved(moves: Numbers) -> Indices:
+    """Return the indices of the numbers that move."""
+    return tuple(index for index, move in enumerate(moves) if not isinstance(move, SymbolicZero))
 
 
-def _filled(moves: Numbers, numbers: Numbers, places: Sequence[int]) -> list[Any]:
+def _filled(moves: Numbers, numbers: Numbers, indices: Sequence[int]) -> list[Any]:
     """Return the tangents of some numbers, zeros for those that don't move."""
     still = frozenset(range(len(moves))).difference(_moved(moves))
-    return [jnp.zeros_like(numbers[place]) if place in still else moves[place] for place in places]
+    return [jnp.zeros_like(numbers[index]) if index in still else moves[index] for index in indices]
 
 
-def _picked(parts: Sequence[Any], places: Places, wanted: Places) -> list[Any]:
-    """Return of what there is for `places` what belongs to those that are wanted."""
-    return [part for part, place in zip(parts, places, strict=True) if place in wanted]
+def _picked(parts: Sequence[Any], indices: Indices, wanted: Indices) -> list[Any]:
+    """Return of what there is for `indices` what belongs to those that are wanted."""
+    return [part for part, index in zip(parts, indices, strict=True) if index in wanted]
 
 
 def _along(gradient: Sequence[Any], moves: Numbers, value: Value) -> Any:
@@ -257,7 +259,7 @@ class _Task:
 
     compute: Callable[..., Any]
     objective: Objective
-    wanted: Places | None = None
+    wanted: Indices | None = None
     dtypes: tuple[Any, ...] = ()
 
     def __call__(self, numbers: Numbers, *more: Any) -> Any:

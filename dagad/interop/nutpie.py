@@ -84,7 +84,7 @@ def compile_model(
     point = _Point(params)
     density = _LogDensity(log_density, point)
     density.check()
-    kept = _Kept(expand or point.by_name, point)
+    kept = _KeptDraws(expand or point.by_name, point)
     return from_pyfunc(
         point.start.size,
         lambda: density,
@@ -173,7 +173,7 @@ class _LogDensity:
 _KEPT = {"f": np.float64, "i": np.int64, "u": np.int64, "b": np.bool_}  # by the kind of dtype; nutpie knows these
 
 
-class _Kept:
+class _KeptDraws:
     """What nutpie calls at each draw: from one array to the arrays that are kept, as they are at the start."""
 
     def __init__(self, expand: Callable[[Any], Mapping[str, Any]], point: _Point) -> None:

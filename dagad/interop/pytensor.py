@@ -174,7 +174,7 @@ class _Value(_OfObjective):
         return [()]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        return [[place in _floats(node.inputs)] for place in range(len(node.inputs))]
+        return [[index in _floats(node.inputs)] for index in range(len(node.inputs))]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
         both: Any = _ValueAndGradient(self.held)(*inputs)
@@ -185,7 +185,7 @@ class _ValueAndGradient(_OfObjective):
     """From the leaves of the arguments to the value, and the gradient in those that are floating point."""
 
     def make_node(self, *inputs: Any) -> Any:
-        gradient = [inputs[place].type() for place in _floats(inputs)]
+        gradient = [inputs[index].type() for index in _floats(inputs)]
         return Apply(self, list(inputs), [pt.scalar(dtype="float64"), *gradient])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: list[list[Any]]) -> None:
@@ -193,16 +193,16 @@ class _ValueAndGradient(_OfObjective):
         _store([value, *gradient], node.outputs, output_storage)
 
     def infer_shape(self, fgraph: object, node: Apply, input_shapes: Sequence[Any]) -> list[Any]:
-        return [(), *(input_shapes[place] for place in _floats(node.inputs))]
+        return [(), *(input_shapes[index] for index in _floats(node.inputs))]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        return [[place in _floats(node.inputs)] * len(node.outputs) for place in range(len(node.inputs))]
+        return [[index in _floats(node.inputs)] * len(node.outputs) for index in range(len(node.inputs))]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
         of_value, *along = output_grads
         tangents = [
-            inputs[place].zeros_like() if _is_disconnected(tangent) else tangent.astype(inputs[place].dtype)
-            for place, tangent in zip(_floats(inputs), along, strict=True)
+            inputs[index].zeros_like() if _is_disconnected(tangent) else tangent.astype(inputs[index].dtype)
+            for index, tangent in zip(_floats(inputs), along, strict=True)
         ]
         parts: Any = _HessianProduct(self.held)(*inputs, *tangents, return_list=True)
         if not _is_disconnected(of_value):
@@ -214,7 +214,7 @@ class _HessianProduct(_OfObjective):
     """From the leaves of the arguments, and a tangent for each that is floating point, to the Hessian's product."""
 
     def make_node(self, *inputs: Any) -> Any:
-        return Apply(self, list(inputs), [inputs[place].type() for place in self._wanted(inputs)])
+        return Apply(self, list(inputs), [inputs[index].type() for index in self._wanted(inputs)])
 
     def _wanted(self, inputs: Variables) -> tuple[int, ...]:
         return _floats(inputs[: self.held.objective.treedef.num_leaves])
@@ -226,7 +226,7 @@ class _HessianProduct(_OfObjective):
         _store(product, node.outputs, output_storage)
 
     def infer_shape(self, fgraph: object, node: Apply, input_shapes: Sequence[Any]) -> list[Any]:
-        return [input_shapes[place] for place in self._wanted(node.inputs)]
+        return [input_shapes[index] for index in self._wanted(node.inputs)]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
         raise NotDifferentiableError(
@@ -245,8 +245,8 @@ def _value_with_gradient(fgraph: Any, node: Apply) -> Any:
 
 
 def _floats(variables: Variables) -> tuple[int, ...]:
-    """Return the places of those that have derivatives."""
-    return tuple(place for place, variable in enumerate(variables) if variable.dtype.startswith("float"))
+    """Return the indices of those that have derivatives."""
+    return tuple(index for index, variable in enumerate(variables) if variable.dtype.startswith("float"))
 
 
 def _is_disconnected(variable: Variable) -> bool:
@@ -261,6 +261,6 @@ def _store(parts: Sequence[Any], outputs: Variables, storage: list[list[Any]]) -
 def _cotangents(inputs: Variables, parts: Variables) -> list[Any]:
     """Return a cotangent for each input; `parts` are those of the ones that are floating point."""
     found = [DisconnectedType()() for _ in inputs]
-    for place, part in zip(_floats(inputs), parts, strict=True):
-        found[place] = part.astype(inputs[place].dtype)
+    for index, part in zip(_floats(inputs), parts, strict=True):
+        found[index] = part.astype(inputs[index].dtype)
     return found

@@ -17,7 +17,7 @@ from dagad._types import Array, Function, Tree, Value
 from dagad._values import pytree
 from dagad._values.walk import Walk
 from dagad._words import name_of
-from dagad.interop._objective import Directional, Objective, Places, Restricted, widened
+from dagad.interop._objective import Directional, Indices, Objective, Restricted, widened
 
 try:
     import torch
@@ -78,13 +78,13 @@ def as_torch(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def called(*args: Any) -> Any:
         leaves, treedef = pytree.flatten(args)
-        places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
-        tensors = [leaves[place] for place in places]
+        indices = tuple(index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+        tensors = [leaves[index] for index in indices]
         _check(fun, tensors)
-        objective = Objective(fun, _Around(treedef, leaves, places))
+        objective = Objective(fun, _Around(treedef, leaves, indices))
         is_inside = any(map(_functorch.is_functorch_wrapped_tensor, tensors))  # `torch.func` has no `requires_grad`
         wanted = tuple(
-            place for place, one in enumerate(tensors) if one.requires_grad or (is_inside and one.is_floating_point())
+            index for index, one in enumerate(tensors) if one.requires_grad or (is_inside and one.is_floating_point())
         )
         if is_inside or (wanted and torch.is_grad_enabled()):
             return _Value.apply(objective, wanted, {}, *tensors)  # type: ignore[no-untyped-call]  # torch's
@@ -106,12 +106,12 @@ class _Around:
 
     treedef: Any
     leaves: list[Any]
-    places: Places
+    indices: Indices
 
     def unflatten(self, tensors: Sequence[Any]) -> Any:
         leaves = list(self.leaves)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
+        for index, tensor in zip(self.indices, tensors, strict=True):
+            leaves[index] = tensor
         return pytree.unflatten(self.treedef, leaves)
 
 
@@ -132,12 +132,12 @@ class _Value(torch.autograd.Function):
     """The value; its backward pass multiplies the gradient by what arrives."""
 
     @staticmethod
-    def forward(objective: Objective, wanted: Places, kept: dict[str, Any], *tensors: Any) -> Any:
+    def forward(objective: Objective, wanted: Indices, kept: dict[str, Any], *tensors: Any) -> Any:
         leaves = widened(_numbers(tensors))
         if not wanted:
             return _as_tensor(objective.value(leaves), _like_value(tensors))
         some = Restricted(objective, tuple(leaves), wanted)
-        value, kept["pullback"] = vjp(some, *(leaves[place] for place in wanted))
+        value, kept["pullback"] = vjp(some, *(leaves[index] for index in wanted))
         check_number(value, name_of(objective))
         kept["one"] = np.ones_like(value)
         return _as_tensor(value, _like_value(tensors))
@@ -155,7 +155,7 @@ class _Value(torch.autograd.Function):
     jvp = staticmethod(_refuse_forward_mode)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Tree, objective: Objective, wanted: Places, _: Any, *tensors: Any) -> tuple[Any, int]:
+    def vmap(info: Any, in_dims: Tree, objective: Objective, wanted: Indices, _: Any, *tensors: Any) -> tuple[Any, int]:
         members = _members(info, in_dims, tensors)
         return torch.stack([_Value.apply(objective, wanted, {}, *each) for each in members]), 0  # type: ignore[no-untyped-call]  # torch's
 
@@ -164,12 +164,12 @@ class _Gradient(torch.autograd.Function):
     """The gradient; its backward pass is the gradient of the derivative in the direction that arrives."""
 
     @staticmethod
-    def forward(objective: Objective, wanted: Places, kept: dict[str, Any], *tensors: Any) -> Any:
+    def forward(objective: Objective, wanted: Indices, kept: dict[str, Any], *tensors: Any) -> Any:
         if "pullback" in kept:
             gradient = kept["pullback"](kept["one"])
         else:
             gradient = objective.value_and_gradient(_numbers(tensors), wanted)[1]
-        return tuple(_as_tensor(part, tensors[place]) for part, place in zip(gradient, wanted, strict=True))
+        return tuple(_as_tensor(part, tensors[index]) for part, index in zip(gradient, wanted, strict=True))
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: Tree, output: Value) -> None:
@@ -179,20 +179,20 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> Any:
         tensors = ctx.saved_tensors
         direction = [
-            torch.zeros_like(tensors[place]) if part is None else part
-            for part, place in zip(cotangents, ctx.wanted, strict=True)
+            torch.zeros_like(tensors[index]) if part is None else part
+            for part, index in zip(cotangents, ctx.wanted, strict=True)
         ]
         along = Objective(
             Directional(ctx.objective, ctx.wanted), pytree.flatten((0.0,) * (len(tensors) + len(direction)))[1]
         )
-        needed = tuple(place for place, needs in enumerate(ctx.needs_input_grad[3:]) if needs)
+        needed = tuple(index for index, needs in enumerate(ctx.needs_input_grad[3:]) if needs)
         gradient = _Gradient.apply(along, needed, {}, *tensors, *direction)  # type: ignore[no-untyped-call]  # torch's
         return _to_inputs(ctx, gradient, needed)
 
     jvp = staticmethod(_refuse_forward_mode)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Tree, objective: Objective, wanted: Places, _: Any, *tensors: Any) -> tuple[Any, Any]:
+    def vmap(info: Any, in_dims: Tree, objective: Objective, wanted: Indices, _: Any, *tensors: Any) -> tuple[Any, Any]:
         members = _members(info, in_dims, tensors)
         found = [_Gradient.apply(objective, wanted, {}, *each) for each in members]  # type: ignore[no-untyped-call]  # torch's
         return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(wanted)
@@ -212,11 +212,11 @@ def _keep(ctx: Any, inputs: Tree) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _to_inputs(ctx: Any, gradient: Sequence[Any], places: Places | None = None) -> tuple[Any, ...]:
+def _to_inputs(ctx: Any, gradient: Sequence[Any], indices: Indices | None = None) -> tuple[Any, ...]:
     """Return one cotangent for each input, None for what is none of the tensors wanted."""
     found: list[Any] = [None] * (3 + ctx.n_tensors)
-    for place, part in zip(ctx.wanted if places is None else places, gradient, strict=True):
-        found[3 + place] = part
+    for index, part in zip(ctx.wanted if indices is None else indices, gradient, strict=True):
+        found[3 + index] = part
     return tuple(found)
 
 

@@ -54,7 +54,7 @@ def pulled_through_time(
     Parameters
     ----------
     equation, params
-        What was solved; `moving` are the places of those parameters that are asked for.
+        What was solved; `moving` are the indices of those parameters that are asked for.
     dense
         The solution as a function of time.
     t0, y0
@@ -62,8 +62,8 @@ def pulled_through_time(
     times, cotangent
         When it is wanted, and its cotangent then, a column for each time.
     """
-    sizes = [np.size(params[place]) for place in moving]
-    n, dtype = len(equation.atol), np.result_type(y0, cotangent, *(params[place] for place in moving), float)
+    sizes = [np.size(params[number]) for number in moving]
+    n, dtype = len(equation.atol), np.result_type(y0, cotangent, *(params[number] for number in moving), float)
     state = np.zeros(n + sum(sizes), dtype)
     wanted, where = np.unique(times, return_inverse=True)
     columns = np.zeros((n, len(wanted)), dtype)
@@ -78,7 +78,7 @@ def pulled_through_time(
             until = wanted[order[position + 1]] if position + 1 < len(order) else t0
             if wanted[index] != until and np.any(state[:n]):
                 state = backward(state, wanted[index], until)
-    return state[:n], _parted(state[n:], [params[place] for place in moving], sizes)
+    return state[:n], _parted(state[n:], [params[number] for number in moving], sizes)
 
 
 def _parted(flat: Array, leaves: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
@@ -99,8 +99,8 @@ def _tolerances(
     allowed = float(np.max(np.max(np.abs(columns), axis=1) * equation.atol))
     sizes = np.max(np.abs(np.stack([dense(t) for t in times])), axis=0)
     lengths = [np.where(sizes > 0, sizes, 1.0)]
-    for place in moving:
-        length = np.abs(np.ravel(params[place]))
+    for number in moving:
+        length = np.abs(np.ravel(params[number]))
         lengths.append(np.where(length > 0, length, 1.0))
     return allowed / np.concatenate(lengths)
 
@@ -116,11 +116,11 @@ class _Backward:
 
     def __call__(self, state: Array, start: float, stop: float) -> Any:
         learn_rules()
-        params, leaves = list(self._params), [traceable(self._params[place]) for place in self._moving]
+        params, leaves = list(self._params), [traceable(self._params[number]) for number in self._moving]
         with patches.new_trace() as level:
             roots = [TapeNode.new_root() for _ in leaves]
-            for place, leaf, root in zip(self._moving, leaves, roots, strict=True):
-                params[place] = new_box(leaf, level, root)
+            for number, leaf, root in zip(self._moving, leaves, roots, strict=True):
+                params[number] = new_box(leaf, level, root)
             with self._equation.field(params) as field:
                 slope = functools.partial(self._slope, field, level, leaves, roots)
                 options = self._options(abs(stop - start))
@@ -185,8 +185,8 @@ class _AlongSteps:
         self._longest = self.max_step  # which the user asked for
 
     def _step_impl(self) -> Any:
-        place = int(np.searchsorted(self.ends, self.t, side="left" if self.direction < 0 else "right"))
-        last = place - MOST_STEPS if self.direction < 0 else place + MOST_STEPS - 1
+        number = int(np.searchsorted(self.ends, self.t, side="left" if self.direction < 0 else "right"))
+        last = number - MOST_STEPS if self.direction < 0 else number + MOST_STEPS - 1
         self.max_step = min(self._longest, abs(self.t - self.ends[min(max(last, 0), len(self.ends) - 1)]) or np.inf)
         impl: Any = super()
         return impl._step_impl()

@@ -133,11 +133,11 @@ class Held:
         across = columns[others].T
         return some, columns[some] - across @ followed[:, :-1], slope[some] - across @ followed[:, -1]
 
-    def _columns(self, places: Array) -> Any:
+    def _columns(self, indices: Array) -> Any:
         """Return columns of the Hessian, some at a time."""
         columns: list[Any] = []
-        for start in range(0, len(places), AT_ONCE):
-            units = [_unit(self._x, place) for place in places[start : start + AT_ONCE]]
+        for start in range(0, len(indices), AT_ONCE):
+            units = [_unit(self._x, index) for index in indices[start : start + AT_ONCE]]
             _, moved = push(lambda xs: [self._slope(xs[0])], [self._x], [[unit] for unit in units])
             columns += [np.zeros(self._x.shape) if part is None else np.asarray(part, float) for (part,) in moved]
         return np.stack(columns, axis=1)
@@ -154,9 +154,9 @@ class Held:
         return np.full(len(others), np.nan) if failed else found
 
 
-def _unit(x: Array, place: int) -> Any:
+def _unit(x: Array, index: int) -> Any:
     unit = np.zeros(np.shape(x))
-    unit[place] = 1.0
+    unit[index] = 1.0
     return unit
 
 

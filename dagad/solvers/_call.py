@@ -20,7 +20,7 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.operands import vector_of
 from dagad._types import Array, Value
 from dagad._values import pytree
-from dagad._values.closures import hoist
+from dagad._values.closures import closure_convert
 from dagad._words import name_of
 from dagad.solvers._given import Then, refuse_remembered
 from dagad.solvers._implicit import given_to_solvers
@@ -41,7 +41,7 @@ def called_like(scipys: Callable[..., Any]) -> Callable[[Function], Function]:
     return signed
 
 
-class Call:
+class ScipyCall:
     """What a function of scipy's was called with, and what it returned.
 
     Attributes
@@ -59,7 +59,7 @@ class Call:
         self.given = dict(inspect.signature(scipys).bind(*args, **kwargs).arguments)
         if "bounds" in self.given:
             self.given["bounds"] = _own_bounds(self.given["bounds"])
-        self.boxes, self._make = hoist(self.given)
+        self.boxes, self._make = closure_convert(self.given)
         self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
         run = {name: part for name, part in self.given.items() if name not in _NOT_RUN}
         then = Then(self.given, run) if self.boxes else None  # derivatives run the functions later

@@ -225,8 +225,8 @@ class Extended:
     def _written(self, written: Callable[[Sequence[Any]], Field], params: Sequence[Any]) -> Field:
         def field(t: Any, states: Any) -> Any:
             (leaves, tangents), level = self._split(params), level_above(states)
-            for place, moved in tangents.items():
-                leaves[place] = entries_moved(states.recording, leaves[place], moved, level)
+            for position, moved in tangents.items():
+                leaves[position] = entries_moved(states.recording, leaves[position], moved, level)
             return extended(written(leaves), self.n_moving, self._count, t, states)
 
         return field
@@ -235,7 +235,7 @@ class Extended:
         """Return the parameters of the equation below, and the tangents of those that move."""
         each = len(self._moving)
         n_below = len(params) - each * self._count
-        tangents = {place: list(params[n_below + index :: each]) for index, place in enumerate(self._moving)}
+        tangents = {position: list(params[n_below + index :: each]) for index, position in enumerate(self._moving)}
         return list(params[:n_below]), tangents
 
     @contextlib.contextmanager
@@ -243,8 +243,8 @@ class Extended:
         boxed, tangents = self._split(params)
         learn_rules()
         with patches.new_trace() as level:
-            for place, moved in tangents.items():
-                boxed[place] = _moving(traceable(boxed[place]), level, moved)
+            for position, moved in tangents.items():
+                boxed[position] = _moving(traceable(boxed[position]), level, moved)
             with self._below.field(boxed) as field:
                 yield functools.partial(self._moved, field, level), boxed
 
@@ -252,9 +252,9 @@ class Extended:
     def _recorded(self, usual: Field, boxed: Sequence[Any]) -> Iterator[Field]:
         """Give slopes by a program of what the function did once, of few plain numbers; else the usual ones."""
         written = self._below.written
-        leaves, stacks = list(boxed), [boxed[place]._node.g for place in self._moving]
-        for place in self._moving:
-            leaves[place] = boxed[place]._value
+        leaves, stacks = list(boxed), [boxed[position]._node.g for position in self._moving]
+        for position in self._moving:
+            leaves[position] = boxed[position]._value
         is_small = len(self.atol) <= MOST_STATES and self._count <= MOST_DIRECTIONS
         is_plain = {np.ndarray}.issuperset(map(type, stacks)) and not any(map(pytree.is_traced, leaves))
         if written is None or not is_small or not is_plain:
@@ -263,11 +263,11 @@ class Extended:
 
         def at(moving: Sequence[Any]) -> list[Any]:
             now = list(leaves)
-            for place, leaf in zip(self._moving, moving, strict=True):
-                now[place] = leaf
+            for position, leaf in zip(self._moving, moving, strict=True):
+                now[position] = leaf
             return now
 
-        params = [leaves[place] for place in self._moving]
+        params = [leaves[position] for position in self._moving]
         with contextlib.ExitStack() as stack:
             bare = functools.cache(lambda: stack.enter_context(self._below.bare_field(leaves)))  # seldom needed
             there = None

@@ -20,7 +20,7 @@ from dagad._types import Args, Array, Function, Leaf
 from dagad._values import pytree
 from dagad._values.before import Before
 from dagad._values.canonical import snapshot
-from dagad._values.closures import hoist
+from dagad._values.closures import closure_convert
 from dagad._values.named import Named
 
 Found = TypeVar("Found")
@@ -63,7 +63,7 @@ class Given:
     def __init__(self, fun: Callable[..., Any], args: Args) -> None:
         self._given = fun, pytree.all_opened(tuple(args))
         self.params: list[Any]
-        self.params, self._make = hoist(self._given)
+        self.params, self._make = closure_convert(self._given)
         self._make_then = self._make
         self._then: Then | None = None
 

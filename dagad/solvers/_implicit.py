@@ -26,7 +26,7 @@ from dagad._tracing.operands import joined, vector_of
 from dagad._tracing.tape import refuse_boxes
 from dagad._types import Array
 from dagad._values import pytree
-from dagad._values.closures import as_now, hoist
+from dagad._values.closures import as_now, closure_convert
 from dagad._values.partition import Partition
 from dagad._words import described, name_of
 from dagad.solvers._factors import AS_THEY_ARE, IN_UNITS, Factors, OwnUnits, Units, own_units
@@ -125,7 +125,7 @@ class System:
             (moved,) = moved_along(of_unknowns, xs, dict(enumerate(self.split(vector))))
             return np.zeros(self.size) if moved is None else moved
         found = pulled_back(of_unknowns, xs, [vector], range(len(xs)))
-        return joined([found[place] if place in found else np.zeros(shape) for place, shape in enumerate(self.shapes)])
+        return joined([found[index] if index in found else np.zeros(shape) for index, shape in enumerate(self.shapes)])
 
     def solve(self, b: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
         """Return the solution of the linear system, of plain numbers."""
@@ -334,26 +334,26 @@ class _LinearSystem:
     def __init__(self, system: System, transposed: bool) -> None:
         self._system, self._transposed = system, transposed
 
-    def _apart(self, leaves: Leaves) -> tuple[Leaves, Leaves]:
+    def _split(self, leaves: Leaves) -> tuple[Leaves, Leaves]:
         n_unknowns = len(self._system.shapes)
         return leaves[1 : 1 + n_unknowns], leaves[1 + n_unknowns :]
 
     def value(self, leaves: Leaves) -> list[Any]:
-        return [self._system.solve(np.asarray(leaves[0], float), self._transposed, *self._apart(leaves))]
+        return [self._system.solve(np.asarray(leaves[0], float), self._transposed, *self._split(leaves))]
 
     def _products(self, w: Array) -> Callable[[Leaves], list[Any]]:
         """Return the product of the matrix with a vector that stays, as a function of all leaves."""
-        return lambda leaves: [self._system.product(w, self._transposed, *self._apart(leaves))]
+        return lambda leaves: [self._system.product(w, self._transposed, *self._split(leaves))]
 
     def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
-        of_matrix = {place: tangent for place, tangent in tangents.items() if place}
+        of_matrix = {index: tangent for index, tangent in tangents.items() if index}
         (moved,) = moved_along(self._products(values[0]), leaves, of_matrix) if of_matrix else (None,)
         right = tangents.get(0, 0.0) if moved is None else tangents.get(0, 0.0) - moved
-        return [_solved(self._system, self._transposed, right, *self._apart(leaves))] if np.ndim(right) else [None]
+        return [_solved(self._system, self._transposed, right, *self._split(leaves))] if np.ndim(right) else [None]
 
     def pull(self, values: Leaves, leaves: Leaves, cotangents: Sequence[Any], asked: Sequence[int]) -> dict[int, Any]:
-        back = _solved(self._system, not self._transposed, cotangents[0], *self._apart(leaves))
-        of_matrix = [place for place in asked if place]
+        back = _solved(self._system, not self._transposed, cotangents[0], *self._split(leaves))
+        of_matrix = [index for index in asked if index]
         found = pulled_back(self._products(values[0]), leaves, [-back], of_matrix) if of_matrix else {}
         return {**found, 0: back} if 0 in asked else found
 
@@ -408,7 +408,7 @@ def implicit(
 
     @public
     def solution(*args: Any) -> Any:
-        boxes, make = hoist((solve, residual, args, linear_solve))
+        boxes, make = closure_convert((solve, residual, args, linear_solve))
         if not boxes:
             refuse_derivatives(
                 f"`{name_of(solve)}`", "`implicit` differentiates by its residual", solve, residual, args

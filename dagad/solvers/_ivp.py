@@ -17,7 +17,7 @@ from dagad._tracing.tape import refuse_stale
 from dagad._types import Args, Array
 from dagad._values import pytree
 from dagad._values.canonical import snapshots
-from dagad._values.closures import hoist
+from dagad._values.closures import closure_convert
 from dagad._words import described
 from dagad.solvers._equations import Field, Settings, Written, is_implicit, is_kind_of
 from dagad.solvers._given import Given, is_anything_traced, plain, refuse_traced_options, taken
@@ -156,7 +156,7 @@ def solve_ivp(
     (start, end), call = _ends(t_span), Given(fun, _as_tuple(args))
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
     refuse_traced_options("solve_ivp", options)
-    is_traced = is_anything_traced(start, end, y0, t_eval, call.params, hoist(events)[0])
+    is_traced = is_anything_traced(start, end, y0, t_eval, call.params, closure_convert(events)[0])
     if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
         return solved(fun, t_span, y0, method=method, **stock, **options)
     call.keep()

@@ -16,7 +16,7 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.operands import vector_of
 from dagad._types import Array
 from dagad.solvers._bounds import Held, bounds_of_pairs, pair_of_bounds
-from dagad.solvers._call import Call, called_like, positional
+from dagad.solvers._call import ScipyCall, called_like, positional
 from dagad.solvers._implicit import System
 from dagad.solvers._unfollowed import unfollowed_rest
 
@@ -61,7 +61,7 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
     >>> round(float(shrunk(3.0)), 6), round(float(dagad.grad(shrunk)(3.0)), 6)
     (1.5, -0.25)
     """
-    call = Call(optimize.minimize, args, kwargs)
+    call = ScipyCall(optimize.minimize, args, kwargs)
     if not call.boxes:
         return call.result
     result, plain, jac = call.result, call.plain, call.plain.get("jac")
@@ -166,7 +166,7 @@ def least_squares(*args: Any, **kwargs: Any) -> Any:
     >>> np.allclose(slope, -w / np.sum(w**2))
     True
     """
-    call = Call(optimize.least_squares, args, kwargs)
+    call = ScipyCall(optimize.least_squares, args, kwargs)
     if not call.boxes:
         return call.result
     result, plain = call.result, call.plain

@@ -108,9 +108,9 @@ class Moved:
         boxed = list(params[:n_below])
         learn_rules()
         with patches.new_trace() as level:
-            for index, place in enumerate(self._moving):
+            for index, position in enumerate(self._moving):
                 node = TangentNode.new_root(list(params[n_below + index :: each]))
-                boxed[place] = new_box(traceable(boxed[place]), level, node)
+                boxed[position] = new_box(traceable(boxed[position]), level, node)
             with self._below.field(boxed) as field:
                 yield functools.partial(self._tangents, field, level)
 
@@ -126,19 +126,19 @@ class Pulled:
 
     def __init__(self, below: Integrand, params: Sequence[Any], moving: Sequence[int]) -> None:
         self._below, self._moving = below, tuple(moving)
-        lengths = [np.abs(np.ravel(pytree.plain(params[place]))) for place in moving]
+        lengths = [np.abs(np.ravel(pytree.plain(params[position]))) for position in moving]
         self.sizes = np.concatenate([np.where(length > 0, length, 1.0) for length in lengths])
 
     @contextlib.contextmanager
     def field(self, params: Sequence[Any]) -> Iterator[Field]:
         """Give the cotangents, whose trace is open for as long; see `Integrand.field`."""
         *boxed, seed = params
-        leaves = [traceable(boxed[place]) for place in self._moving]
+        leaves = [traceable(boxed[position]) for position in self._moving]
         learn_rules()
         with patches.new_trace() as level:
             roots = [TapeNode.new_root() for _ in leaves]
-            for place, leaf, root in zip(self._moving, leaves, roots, strict=True):
-                boxed[place] = new_box(leaf, level, root)
+            for position, leaf, root in zip(self._moving, leaves, roots, strict=True):
+                boxed[position] = new_box(leaf, level, root)
             with self._below.field(boxed) as field:
                 yield functools.partial(self._cotangents, field, level, seed, leaves, roots)
 
@@ -175,21 +175,21 @@ def _moved(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any
     """Return the tangents of an integral, from those of its leaves; None is zero."""
     n = len(problem.integrand.sizes)
     moved: list[Any] = [np.zeros(n)] * count
-    moving = [place for place in tangents if place >= PARAMS]
+    moving = [position for position in tangents if position >= PARAMS]
     if moving:
         dense = {
-            place: [pytree.zeros_like(leaves[place]) if part is None else part for part in tangents[place]]
-            for place in moving
+            position: [pytree.zeros_like(leaves[position]) if part is None else part for part in tangents[position]]
+            for position in moving
         }
-        directions = [dense[place][number] for number in range(count) for place in moving]
-        scales = [_scale(leaves, {place: dense[place][number] for place in moving}) for number in range(count)]
-        integrand = Moved(problem.integrand, [place - PARAMS for place in moving], scales)
+        directions = [dense[position][number] for number in range(count) for position in moving]
+        scales = [_scale(leaves, {position: dense[position][number] for position in moving}) for number in range(count)]
+        integrand = Moved(problem.integrand, [position - PARAMS for position in moving], scales)
         together = integral(Problem(integrand, problem.settings), [*leaves, *directions])
         moved = [together[n * number : n * (number + 1)] for number in range(count)]
-    for place, sign in ((A, -1.0), (B, 1.0)):
-        if place in tangents:
-            height = sign * _at_limit(problem, leaves, place)
-            pairs = zip(moved, tangents[place], strict=True)
+    for position, sign in ((A, -1.0), (B, 1.0)):
+        if position in tangents:
+            height = sign * _at_limit(problem, leaves, position)
+            pairs = zip(moved, tangents[position], strict=True)
             moved = [one if part is None else one + height * part for one, part in pairs]
     return moved
 
@@ -197,39 +197,39 @@ def _moved(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any
 def _scale(leaves: Sequence[Any], direction: dict[int, Any]) -> float:
     """Return the size of a direction beside that of what moves along it."""
     size = length = 0.0
-    for place, part in direction.items():
-        part, leaf = (np.abs(np.ravel(pytree.plain(each))) for each in (part, leaves[place]))
+    for position, part in direction.items():
+        part, leaf = (np.abs(np.ravel(pytree.plain(each))) for each in (part, leaves[position]))
         size = max(size, np.max(part, initial=0.0))
         length = max(length, np.max(leaf[part > 0], initial=0.0))
     return float(size / (length or 1.0)) or 1.0
 
 
-def _at_limit(problem: Problem, leaves: Sequence[Any], place: int) -> Any:
+def _at_limit(problem: Problem, leaves: Sequence[Any], position: int) -> Any:
     """Return the integrand at a limit; zero at an infinite one, or there would be no integral."""
-    if np.isinf(pytree.plain(leaves[place])):
+    if np.isinf(pytree.plain(leaves[position])):
         return np.zeros(len(problem.integrand.sizes))
     with problem.integrand.field(leaves[PARAMS:]) as field:
-        return field(leaves[place])
+        return field(leaves[position])
 
 
 def _pulled(problem: Problem, trace: Trace, cotangent: Cotangent) -> tuple[Any, ...]:
     leaves, found = trace.below, {}
-    for place, sign in ((A, -1.0), (B, 1.0)):
-        if place in trace.nodes:
-            height = anp.sum(cotangent * _at_limit(problem, leaves, place))
-            found[place] = sign * shaped(height, pytree.plain(leaves[place]))
-    moving = [place for place in trace.nodes if place >= PARAMS]
+    for position, sign in ((A, -1.0), (B, 1.0)):
+        if position in trace.nodes:
+            height = anp.sum(cotangent * _at_limit(problem, leaves, position))
+            found[position] = sign * shaped(height, pytree.plain(leaves[position]))
+    moving = [position for position in trace.nodes if position >= PARAMS]
     if moving:
         params = leaves[PARAMS:]
-        integrand = Pulled(problem.integrand, params, [place - PARAMS for place in moving])
+        integrand = Pulled(problem.integrand, params, [position - PARAMS for position in moving])
         together, start = integral(Problem(integrand, problem.settings), [*leaves, cotangent]), 0
-        for place in moving:
-            shape = np.shape(pytree.plain(leaves[place]))
+        for position in moving:
+            shape = np.shape(pytree.plain(leaves[position]))
             stop = start + int(np.prod(shape, dtype=int))
             part = together[start:stop]
-            found[place] = anp.reshape(shaped(part, pytree.plain(leaves[place])), shape) if shape else part[0]
+            found[position] = anp.reshape(shaped(part, pytree.plain(leaves[position])), shape) if shape else part[0]
             start = stop
-    return tuple(found[place] for place in trace.nodes)
+    return tuple(found[position] for position in trace.nodes)
 
 
 def _integrated(problem: Problem, leaves: Sequence[Any]) -> Any:

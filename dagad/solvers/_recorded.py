@@ -48,7 +48,7 @@ def _compiled(source: str) -> Callable[..., Any]:
 
 def _program(recording: Recording, ends: Sequence[Number], constants: dict[str, Any], count: int) -> Callable[..., Any]:
     """Return the slopes as a function of the time, and of the states with their tangents in some directions."""
-    states, directions = [f"y{place}" for place in range(len(ends))], range(count)
+    states, directions = [f"y{index}" for index in range(len(ends))], range(count)
     moved = [f"{state}_{number}" for number in directions for state in states]
     found = [end.term for end in ends]
     tangents = [f"{end.term}_{number}" if end.is_moving else "0.0" for number in directions for end in ends]
@@ -129,16 +129,16 @@ class RecordedSlopes:
         """Return the slopes by the first program that decides as the function does here; None where none does."""
         n = len(y) // (1 + self._count)
         try:
-            for place, program in enumerate(self._programs):
+            for index, program in enumerate(self._programs):
                 found = program(float(t), *y.tolist())
                 if found is None:
                     continue
                 if not self._is(program, found, t, y[:n]):
                     self._give_up()
                     return None
-                if place:
-                    self._programs.insert(0, self._programs.pop(place))
-                if place or self._quick is None:
+                if index:
+                    self._programs.insert(0, self._programs.pop(index))
+                if index or self._quick is None:
                     self._quick = self._checked(program, n)
                 # Python's numbers overflow without the warnings that numpy's have.
                 return np.array(found, float) if isfinite(sum(found)) else None
@@ -215,7 +215,7 @@ class RecordedSlopes:
 
     def _recorded(self, recording: Recording, params: Sequence[Any], t: Leaf, y: Array) -> list[Number]:
         """Record a call at some parameters, a time and some states; return the slopes."""
-        states = [Number(recording, f"y{place}", y[place], moves=True, varies=True) for place in range(len(y))]
+        states = [Number(recording, f"y{index}", y[index], moves=True, varies=True) for index in range(len(y))]
         leaves = enumerate(zip(params, self._stacks, strict=True))
         given = [entries(recording, leaf, stack, param) for param, (leaf, stack) in leaves]
         time = Number(recording, "t", t, moves=False, varies=True)
@@ -230,7 +230,7 @@ class RecordedSlopes:
             recording = Recording(0, RecordedArray)
             ends = self._recorded(recording, params, t, y)
             return _program(recording, ends, recording.constants, 0)
-        taken = {name: float(np.ravel(params[param])[place]) for name, (param, place) in recording.taken.items()}
+        taken = {name: float(np.ravel(params[param])[index]) for name, (param, index) in recording.taken.items()}
         names = {name: value for name, value in recording.constants.items() if name not in recording.tangents}
         return _program(recording, ends, names | taken, 0)
 

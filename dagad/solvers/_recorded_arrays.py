@@ -159,8 +159,8 @@ def _of_two(recording: Recording, ufunc: np.ufunc, first: Any, second: Any) -> A
     if {n or 1, m or 1} - {1, count}:
         recording.give_up()
     found = []
-    for place in range(count):
-        x, y = xs[place % len(xs)], ys[place % len(ys)]
+    for index in range(count):
+        x, y = xs[index % len(xs)], ys[index % len(ys)]
         found.append(of_two(recording, ufunc, x, y))
     moving = [(size, cells[0]) for size, cells in ((n, xs), (m, ys)) if cells[0].is_moving]
     if ufunc in _ADDED and len(moving) == 1 and moving[0][0] != count:  # a tangent is given its shape by a sum

@@ -55,9 +55,9 @@ class Moved(Unrecorded):
         self.recording, self.recorded_level = recording, level
         self.recorded_value, self.recorded_tangents = value, tangents
 
-    def entry(self, place: int) -> Any:
+    def entry(self, index: int) -> Any:
         """Return itself, as all that is there."""
-        del place
+        del index
         return self
 
     def __neg__(self) -> Any:
@@ -160,19 +160,19 @@ def entries_moved(recording: Recording, leaf: Array, tangents: Sequence[Any], le
     """Return a parameter with tangents: a number, or numbers that are looked up where somebody takes them."""
     known: dict[int, Moved] = {}
 
-    def number(place: int) -> Moved:
-        if place not in known:
-            value, *moved = (_entry(recording, part, place) for part in (leaf, *tangents))
-            known[place] = Moved(recording, value, moved, level)
-        return known[place]
+    def number(index: int) -> Moved:
+        if index not in known:
+            value, *moved = (_entry(recording, part, index) for part in (leaf, *tangents))
+            known[index] = Moved(recording, value, moved, level)
+        return known[index]
 
     shape = getattr(leaf, "shape", ())
-    places = np.arange(int(np.prod(shape))).reshape(shape)
-    return Numbers(recording, places, number) if shape else number(0)
+    indices = np.arange(int(np.prod(shape))).reshape(shape)
+    return Numbers(recording, indices, number) if shape else number(0)
 
 
-def _entry(recording: Recording, part: Any, place: int) -> Any:
-    number = np.ravel(part)[place] if level_of(part) < 0 else part.entry(place)
+def _entry(recording: Recording, part: Any, index: int) -> Any:
+    number = np.ravel(part)[index] if level_of(part) < 0 else part.entry(index)
     return number if level_of(number) > 0 else recording.number(number)
 
 
@@ -180,9 +180,9 @@ def extended(field: Callable[[Any, Any], Any], n: int, count: int, t: Number, st
     """Return the slopes of `n` states and of their `count` tangents, from the field of the states."""
     recording, level = states.recording, level_above(states)
 
-    def number(place: int) -> Moved:
-        tangents = [states[(1 + row) * n + place] for row in range(count)]
-        return Moved(recording, states[place], tangents, level)
+    def number(index: int) -> Moved:
+        tangents = [states[(1 + row) * n + index] for row in range(count)]
+        return Moved(recording, states[index], tangents, level)
 
     slopes = parts_of(recording, field(t, Numbers(recording, np.arange(n), number)), n)
     nothing = [0.0] * count

@@ -43,7 +43,7 @@ class Recording:
     ahead, body
         Lines, and whether each is there for values, too: others are for tangents alone.
     taken
-        Constants that are parameters, by their names: which parameter, and which place in it.
+        Constants that are parameters, by their names: which parameter, and which index in it.
     tangents
         Names of constants that are tangents of these.
     is_portable
@@ -227,42 +227,42 @@ class Numbers(Unrecorded):
     places
         Which numbers these are, an array.
     number
-        Returns a number, by its place.
+        Returns a number, by its index.
     still
         An array of parameters alone and its stack of tangents; None for what varies.
     """
 
-    __slots__ = ("_number", "_places", "recording", "still")
+    __slots__ = ("_indices", "_number", "recording", "still")
 
     def __init__(
-        self, recording: Recording, places: np.ndarray, number: Callable[[int], Any], still: Any = None
+        self, recording: Recording, indices: np.ndarray, number: Callable[[int], Any], still: Any = None
     ) -> None:
-        self.recording, self._places, self._number, self.still = recording, places, number, still
+        self.recording, self._indices, self._number, self.still = recording, indices, number, still
 
-    shape = property(lambda self: self._places.shape)
-    ndim = property(lambda self: self._places.ndim)
-    size = property(lambda self: self._places.size)
+    shape = property(lambda self: self._indices.shape)
+    ndim = property(lambda self: self._indices.ndim)
+    size = property(lambda self: self._indices.size)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    def entry(self, place: int) -> Any:
-        """Return the number at a place among all of them, row by row."""
-        return self._number(int(self._places.flat[place]))
+    def entry(self, index: int) -> Any:
+        """Return the number at an index among all of them, row by row."""
+        return self._number(int(self._indices.flat[index]))
 
     def __getitem__(self, where: Index) -> Any:
         if not INDICES.issuperset(map(type, where if type(where) is tuple else (where,))):
             self.recording.give_up()
-        places = self._places[where]
-        if isinstance(places, np.ndarray):
+        indices = self._indices[where]
+        if isinstance(indices, np.ndarray):
             still = self.still
             if still is not None:
                 still = still[0][where], still[1][(slice(None), *(where if type(where) is tuple else (where,)))]
-            return type(self)(self.recording, places, self._number, still)
-        return self._number(int(places))
+            return type(self)(self.recording, indices, self._number, still)
+        return self._number(int(indices))
 
 
 def level_of(operand: Leaf) -> int:
@@ -331,9 +331,9 @@ class Number(Unrecorded):
         self.recording, self.term, self.recorded_number = recording, name, value
         self.is_moving, self.is_varying = moves, varies
 
-    def entry(self, place: int) -> Any:
+    def entry(self, index: int) -> Any:
         """Return itself, as all that is there."""
-        del place
+        del index
         return self
 
     __add__, __radd__ = _operators(np.add)
@@ -433,16 +433,16 @@ def entries(recording: Recording, leaf: Array, stack: Array, param: int | None =
     if param is None:
         recording.is_portable = False
 
-    def number(place: int) -> Number:
-        if place not in known:
-            name = recording.constant(float(flat[place]))
-            moved = {f"{name}_{n}": float(row[place]) for n, row in enumerate(tangents[: recording.count])}
+    def number(index: int) -> Number:
+        if index not in known:
+            name = recording.constant(float(flat[index]))
+            moved = {f"{name}_{n}": float(row[index]) for n, row in enumerate(tangents[: recording.count])}
             recording.constants.update(moved)
             recording.tangents.update(moved)
             if param is not None:
-                recording.taken[name] = param, place
-            known[place] = Number(recording, name, flat[place], moves=True, varies=False)
-        return known[place]
+                recording.taken[name] = param, index
+            known[index] = Number(recording, name, flat[index], moves=True, varies=False)
+        return known[index]
 
-    places = np.arange(flat.size).reshape(np.shape(leaf))
-    return recording.array(recording, places, number, (leaf, stack)) if places.ndim else number(0)
+    indices = np.arange(flat.size).reshape(np.shape(leaf))
+    return recording.array(recording, indices, number, (leaf, stack)) if indices.ndim else number(0)

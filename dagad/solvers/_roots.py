@@ -12,7 +12,7 @@ from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.operands import vector_of
 from dagad._types import Array
-from dagad.solvers._call import Call, called_like, positional
+from dagad.solvers._call import ScipyCall, called_like, positional
 from dagad.solvers._implicit import System
 from dagad.solvers._unfollowed import unfollowed_rest
 
@@ -53,7 +53,7 @@ def root(*args: Any, **kwargs: Any) -> Any:
     >>> np.round(dagad.jacfwd(corner)(4.0), 6)
     array([ 0.25  , -0.0625])
     """
-    call = Call(optimize.root, args, kwargs)
+    call = ScipyCall(optimize.root, args, kwargs)
     if not call.boxes:
         return call.result
     result, has_jacobian = call.result, call.plain.get("jac") is True
@@ -107,7 +107,7 @@ def root_scalar(*args: Any, **kwargs: Any) -> Any:
     >>> bool(np.isclose(dagad.grad(angle)(1.0), -x / (np.sin(x) + 1.0)))
     True
     """
-    call = Call(optimize.root_scalar, args, kwargs)
+    call = ScipyCall(optimize.root_scalar, args, kwargs)
     if not call.boxes:
         return call.result
     result = call.result
@@ -157,7 +157,7 @@ def fixed_point(*args: Any, **kwargs: Any) -> Any:
     >>> round(float(dagad.grad(square_root)(4.0)), 6)
     0.25
     """
-    call = Call(optimize.fixed_point, args, kwargs)
+    call = ScipyCall(optimize.fixed_point, args, kwargs)
     if not call.boxes:
         return call.result
 

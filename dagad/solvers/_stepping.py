@@ -109,11 +109,11 @@ class _ArraySteps(_Solver):
         """Return where a step ends, and the slope there."""
         stages, slope = self.K, self.fun_single
         stages[0] = self.f
-        for place, before, factors, part in self._rows:
+        for index, before, factors, part in self._rows:
             state = before.dot(factors)
             state *= h
             state += y
-            stages[place] = slope(t + part * h, state)
+            stages[index] = slope(t + part * h, state)
         new = stages[:-1].T.dot(self.B)
         new *= h
         new += y
@@ -180,9 +180,9 @@ def quick(method: object) -> Any:
 
 def _sum_of(coefficients: Iterable[float]) -> tuple[str, str, str]:
     """Return a sum of stages, the names of their numbers in it, and those of the stages."""
-    terms = [(float(each), place) for place, each in enumerate(coefficients) if each]
-    total = " + ".join(f"{each!r} * p{place}" for each, place in terms)
-    return total, ", ".join(f"p{place}" for _, place in terms), ", ".join(f"k{place}" for _, place in terms)
+    terms = [(float(each), index) for index, each in enumerate(coefficients) if each]
+    total = " + ".join(f"{each!r} * p{index}" for each, index in terms)
+    return total, ", ".join(f"p{index}" for _, index in terms), ", ".join(f"k{index}" for _, index in terms)
 
 
 def _lines(solver: Any) -> list[str]:

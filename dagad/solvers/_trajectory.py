@@ -87,13 +87,13 @@ def solution(problem: Problem, leaves: Sequence[Any]) -> Any:
 def _solved(problem: Problem, leaves: Sequence[Any]) -> Any:
     """Return the solution at plain leaves."""
     y0, t0, times = leaves[Y0], float(leaves[T0]), problem.moments.times
-    wanted, places = np.unique(times, return_inverse=True)
+    wanted, positions = np.unique(times, return_inverse=True)
     if np.all(times == t0):
         return np.repeat(y0[:, None], len(times), axis=1)
     if wanted[0] < t0:
-        wanted, places = wanted[::-1], len(wanted) - 1 - places
+        wanted, positions = wanted[::-1], len(wanted) - 1 - positions
     found = integrate(problem.equation, leaves[PARAMS:], y0, (t0, wanted[-1]), t_eval=wanted)
-    return found.y[:, places]
+    return found.y[:, positions]
 
 
 # Forward
@@ -102,7 +102,7 @@ def _solved(problem: Problem, leaves: Sequence[Any]) -> Any:
 def pushed(
     problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int
 ) -> tuple[Any, list[Any]]:
-    """Return the solution and its tangents, from those of the leaves by their places; None is zero."""
+    """Return the solution and its tangents, from those of the leaves by their indices; None is zero."""
     if not len(problem.moments.times):
         return problem.known, [np.zeros_like(problem.known)] * count
     if set(tangents) == {MOVING}:
@@ -121,16 +121,17 @@ def _flown(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any
     """Solve the extended equation."""
     equation, y0, params = problem.equation, leaves[Y0], leaves[PARAMS:]
     dense = {
-        place: [pytree.dense(part, leaves[place], "A tangent") for part in parts] for place, parts in tangents.items()
+        position: [pytree.dense(part, leaves[position], "A tangent") for part in parts]
+        for position, parts in tangents.items()
     }
     starts = list(dense.get(Y0, [np.zeros_like(pytree.plain(y0))] * count))
     if T0 in dense:
         slope = _slope_at(equation, leaves[T0], y0, params)
         starts = [start - slope * part for start, part in zip(starts, dense[T0], strict=True)]
-    moving = [place for place in dense if place >= PARAMS]
+    moving = [position for position in dense if position >= PARAMS]
     scales = [_scale(leaves, {p: parts[number] for p, parts in dense.items()}, problem) for number in range(count)]
-    extended = Extended(equation, [place - PARAMS for place in moving], scales)
-    directions = [dense[place][number] for number in range(count) for place in moving]
+    extended = Extended(equation, [position - PARAMS for position in moving], scales)
+    directions = [dense[position][number] for number in range(count) for position in moving]
     start = anp.concatenate([y0, *starts])
     of_extended = problem._replace(equation=extended, known=None, dense=None)
     both = solution(of_extended, [start, leaves[T0], leaves[MOVING], *params, *directions])
@@ -145,10 +146,10 @@ def _scale(leaves: Sequence[Any], direction: dict[int, Any], problem: Problem) -
     Of the unit direction of a parameter p it is ``1 / |p|``, as in CVODES.
     """
     size = length = 0.0
-    for place, part in direction.items():
+    for position, part in direction.items():
         part = np.abs(np.ravel(pytree.plain(part)))
-        leaf = np.abs(np.ravel(pytree.plain(leaves[place])))
-        if place in (T0, MOVING):
+        leaf = np.abs(np.ravel(pytree.plain(leaves[position])))
+        if position in (T0, MOVING):
             leaf = np.full(leaf.shape, problem.moments.span)
         size = max(size, np.max(part, initial=0.0))
         length = max(length, np.max(leaf[part > 0], initial=0.0))
@@ -163,7 +164,9 @@ def _slope_at(equation: Equation, t: Array, y: Array, params: Sequence[Any]) -> 
 def _slopes(problem: Problem, leaves: Sequence[Any], value: Value) -> Any:
     """Return the slopes of the solution at the times that move, a column for each."""
     with problem.equation.field(leaves[PARAMS:]) as field:
-        columns = [field(leaves[MOVING][index], value[:, place]) for index, place in enumerate(problem.moments.moving)]
+        columns = [
+            field(leaves[MOVING][index], value[:, position]) for index, position in enumerate(problem.moments.moving)
+        ]
     return anp.stack(columns, axis=1)
 
 
@@ -180,7 +183,7 @@ class _Pull:
     """The pullback of a solution at leaves that others may trace; the sensitivities are found when it is first used."""
 
     def __init__(self, problem: Problem, trace: Trace) -> None:
-        self._problem, self._leaves, self._places = problem, trace.below, list(trace.nodes)
+        self._problem, self._leaves, self._indices = problem, trace.below, list(trace.nodes)
         self._found: Any = None
         self._divided = are_directions_divided()
 
@@ -189,7 +192,7 @@ class _Pull:
 
     def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
         """Return for each parent its cotangents for many seeds, None for zero."""
-        nothing = [None] * len(self._places)
+        nothing = [None] * len(self._indices)
         count = sum(each is not None for each in cotangents)
         rows = [nothing if each is None else self._pulled(full(each), count) for each in cotangents]
         return [list(column) for column in zip(*rows, strict=True)]
@@ -197,16 +200,16 @@ class _Pull:
     def _pulled(self, cotangent: Cotangent, count: int) -> list[Any]:
         problem, leaves = self._problem, self._leaves
         if not len(problem.moments.times):
-            return [pytree.zeros_like(leaves[place]) for place in self._places]
+            return [pytree.zeros_like(leaves[position]) for position in self._indices]
         # What "auto" takes is up to how many there are in all, and to what those before them have taken.
         is_up_to_others = self._divided and problem.sensitivity == "auto"
-        if (self._found is None or is_up_to_others) and is_adjoint(problem, leaves, self._places, cotangent, count):
+        if (self._found is None or is_up_to_others) and is_adjoint(problem, leaves, self._indices, cotangent, count):
             refuse_divided(is_up_to_others)
-            return adjoint(problem, leaves, cotangent, self._places)
+            return adjoint(problem, leaves, cotangent, self._indices)
         if self._found is None:
-            self._found = _sensitivities(problem, leaves, self._places)
+            self._found = _sensitivities(problem, leaves, self._indices)
         value, sensitivities = self._found
-        return _contracted(problem, leaves, self._places, value, sensitivities, cotangent)
+        return _contracted(problem, leaves, self._indices, value, sensitivities, cotangent)
 
 
 # What an adjoint solution costs in directions of the extended equation, however large both are (measured by
@@ -230,13 +233,13 @@ def adjoint_in_directions(n_states: int, n_params: int, is_implicit: bool, n_sto
 
 
 def is_adjoint(
-    problem: Problem, leaves: Sequence[Any], places: Sequence[int], cotangent: Cotangent, n_cotangents: int
+    problem: Problem, leaves: Sequence[Any], positions: Sequence[int], cotangent: Cotangent, n_cotangents: int
 ) -> bool:
     """Return whether so many cotangents like this one are pulled by the adjoint equation."""
     if problem.sensitivity != "auto":
         return problem.sensitivity == "adjoint"
-    sizes = {place: np.size(pytree.plain(leaves[place])) for place in places if place != MOVING}
-    n_directions, n_params = sum(sizes.values()), sum(size for place, size in sizes.items() if place >= PARAMS)
+    sizes = {position: np.size(pytree.plain(leaves[position])) for position in positions if position != MOVING}
+    n_directions, n_params = sum(sizes.values()), sum(size for position, size in sizes.items() if position >= PARAMS)
     n_stops = np.count_nonzero(np.any(pytree.plain(cotangent), axis=0))
     equation = problem.equation
     return n_directions > n_cotangents * adjoint_in_directions(
@@ -244,17 +247,17 @@ def is_adjoint(
     )
 
 
-def _sensitivities(problem: Problem, leaves: Sequence[Any], places: Sequence[int]) -> tuple[Any, Any]:
-    """Return the solution, and how it moves in all unit directions of the leaves at `places`."""
-    moving = [place for place in places if place != MOVING]
-    units = {place: _units(pytree.plain(leaves[place])) for place in moving}
+def _sensitivities(problem: Problem, leaves: Sequence[Any], positions: Sequence[int]) -> tuple[Any, Any]:
+    """Return the solution, and how it moves in all unit directions of the leaves at `positions`."""
+    moving = [position for position in positions if position != MOVING]
+    units = {position: _units(pytree.plain(leaves[position])) for position in moving}
     count = sum(map(len, units.values()))
     if not count:
         return solution(problem, leaves), ()
-    tangents: dict[int, list[Any]] = {place: [] for place in moving}
-    for place in moving:
+    tangents: dict[int, list[Any]] = {position: [] for position in moving}
+    for position in moving:
         for each in moving:
-            tangents[each] += units[place] if each == place else [None] * len(units[place])
+            tangents[each] += units[position] if each == position else [None] * len(units[position])
     return pushed(problem, leaves, tangents, count)
 
 
@@ -268,16 +271,16 @@ def _units(leaf: Leaf) -> list[Any]:
 def _contracted(
     problem: Problem,
     leaves: Sequence[Any],
-    places: Sequence[int],
+    positions: Sequence[int],
     value: Value,
     sensitivities: Array,
     cotangent: Cotangent,
 ) -> list[Any]:
-    """Return the cotangents of the leaves at `places`, from how the solution moves in all their unit directions."""
+    """Return the cotangents of the leaves at `positions`, from how the solution moves in all their unit directions."""
     found, start = [], 0
-    for place in places:
-        leaf = pytree.plain(leaves[place])
-        if place == MOVING:
+    for position in positions:
+        leaf = pytree.plain(leaves[position])
+        if position == MOVING:
             found.append(_of_times(problem, leaves, value, cotangent))
             continue
         if not np.size(leaf):
@@ -305,8 +308,8 @@ def _real(number: Array) -> Any:
 # The pullback by the adjoint equation, as a function of leaves and cotangent that somebody may trace
 
 
-def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, places: Sequence[int]) -> list[Any]:
-    """Return the cotangents of the leaves at `places`, by the adjoint equation: differentiable in leaves and cotangent.
+def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, positions: Sequence[int]) -> list[Any]:
+    """Return the cotangents of the leaves at `positions`, by the adjoint equation, differentiable in all it is given.
 
     What moves ``J(x)' w`` along dx and dw is the pullback, in x, of what the solution and its tangent along dx give,
     at the cotangents dw and w: the adjoint of the extended equation. What pulls c through it is ``J(x) c`` for w, and
@@ -314,30 +317,32 @@ def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, place
     """
     trace = innermost([*leaves, cotangent])
     if trace is None:
-        return _plain_adjoint(problem, leaves, cotangent, places)
+        return _plain_adjoint(problem, leaves, cotangent, positions)
     *below, seed = trace.below
     if not trace.moves:
-        values = adjoint(problem, below, seed, places)
-        return trace.pulled(values, _PullOfAdjoint(problem, trace, places))
+        values = adjoint(problem, below, seed, positions)
+        return trace.pulled(values, _PullOfAdjoint(problem, trace, positions))
     tangents, count = trace.tangents()
-    values = adjoint(problem, below, seed, places)
+    values = adjoint(problem, below, seed, positions)
     moved = [
-        _moved_adjoint(problem, below, seed, {place: parts[number] for place, parts in tangents.items()}, places)
+        _moved_adjoint(
+            problem, below, seed, {position: parts[number] for position, parts in tangents.items()}, positions
+        )
         for number in range(count)
     ]
     return [trace.moved(value, list(parts)) for value, parts in zip(values, zip(*moved, strict=True), strict=True)]
 
 
 def _moved_adjoint(
-    problem: Problem, leaves: Sequence[Any], seed: Cotangent, direction: dict[int, Any], places: Sequence[int]
+    problem: Problem, leaves: Sequence[Any], seed: Cotangent, direction: dict[int, Any], positions: Sequence[int]
 ) -> list[Any]:
-    along = {place: [part] for place, part in direction.items() if place < len(leaves) and part is not None}
+    along = {position: [part] for position, part in direction.items() if position < len(leaves) and part is not None}
     of_seed = direction.get(len(leaves))
     if not along:
         if of_seed is None:
-            return [None] * len(places)
-        return adjoint(problem, leaves, of_seed, places)
-    return _pulled_of_pushed(problem, leaves, along, of_seed, seed, places)
+            return [None] * len(positions)
+        return adjoint(problem, leaves, of_seed, positions)
+    return _pulled_of_pushed(problem, leaves, along, of_seed, seed, positions)
 
 
 def _pulled_of_pushed(
@@ -346,16 +351,16 @@ def _pulled_of_pushed(
     along: dict[int, list[Any]],
     first: Tangents,
     second: Tangents,
-    places: Sequence[int],
+    positions: Sequence[int],
 ) -> list[Any]:
-    """Pull cotangents of the solution and of its tangent back to the leaves at `places`."""
+    """Pull cotangents of the solution and of its tangent back to the leaves at `positions`."""
 
     def both(some: Sequence[Any]) -> list[Any]:
-        at = dict(zip(places, some, strict=True))
-        value, moved = pushed(problem, [at.get(place, leaf) for place, leaf in enumerate(leaves)], along, 1)
+        at = dict(zip(positions, some, strict=True))
+        value, moved = pushed(problem, [at.get(position, leaf) for position, leaf in enumerate(leaves)], along, 1)
         return [value, moved[0]]
 
-    some = [leaves[place] for place in places]
+    some = [leaves[position] for position in positions]
     _, ends, roots = record_flat(both, some)
     return pytree.filled(pull(ends, [first, second], roots, some), some)
 
@@ -363,40 +368,42 @@ def _pulled_of_pushed(
 class _PullOfAdjoint:
     """The pullback of the adjoint's solution, at leaves and a cotangent that others may trace."""
 
-    def __init__(self, problem: Problem, trace: Trace, places: Sequence[int]) -> None:
+    def __init__(self, problem: Problem, trace: Trace, positions: Sequence[int]) -> None:
         *self._leaves, self._seed = trace.below
-        self._problem, self._asked, self._places = problem, list(trace.nodes), places
+        self._problem, self._asked, self._indices = problem, list(trace.nodes), positions
 
     def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
-        parts = zip(self._places, parts_of(cotangent), strict=True)
-        along = {place: [part] for place, part in parts if part is not None}
+        parts = zip(self._indices, parts_of(cotangent), strict=True)
+        along = {position: [part] for position, part in parts if part is not None}
         problem, leaves, n = self._problem, self._leaves, len(self._leaves)
-        asked = [place for place in self._asked if place < n]
+        asked = [position for position in self._asked if position < n]
         found = dict(zip(asked, _pulled_of_pushed(problem, leaves, along, None, self._seed, asked), strict=True))
         if n in self._asked:
             found[n] = pushed(problem, leaves, along, 1)[1][0]
-        return tuple(found[place] for place in self._asked)
+        return tuple(found[position] for position in self._asked)
 
 
-def _plain_adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, places: Sequence[int]) -> list[Any]:
+def _plain_adjoint(
+    problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, positions: Sequence[int]
+) -> list[Any]:
     leaves, cotangent = list(map(traceable, leaves)), np.asarray(cotangent)
     y0, t0, params = leaves[Y0], float(leaves[T0]), leaves[PARAMS:]
     value = solution(problem, leaves)
     dense = problem.dense() if problem.dense is not None else _dense_solution(problem, leaves)
-    moving = [place - PARAMS for place in places if place >= PARAMS]
+    moving = [position - PARAMS for position in positions if position >= PARAMS]
     times = problem.moments.times
     of_state, of_params = pulled_through_time(problem.equation, params, moving, dense, t0, y0, times, cotangent)
     rest = dict(zip(moving, of_params, strict=True))
     found = []
-    for place in places:
-        if place == Y0:
+    for position in positions:
+        if position == Y0:
             found.append(shaped(of_state, y0))
-        elif place == T0:
+        elif position == T0:
             found.append(-np.real(np.sum(of_state * _slope_at(problem.equation, t0, y0, params))))
-        elif place == MOVING:
+        elif position == MOVING:
             found.append(_of_times(problem, leaves, value, cotangent))
         else:
-            found.append(rest[place - PARAMS])
+            found.append(rest[position - PARAMS])
     return found
 
 

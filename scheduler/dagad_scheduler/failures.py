@@ -27,10 +27,10 @@ def say_where(error: BaseException) -> None:
     address = _worker()
     where = f", process {os.getpid()}" if address is None else f", worker {address}"
     notes = getattr(error, "__notes__", [])
-    for place, note in enumerate(notes):
+    for index, note in enumerate(notes):
         if note.startswith("dagad: ") and ", worker " not in note and ", process " not in note:
             first, *others = note.split("\n")
-            notes[place] = "\n".join([f"{first}{where}", *others])
+            notes[index] = "\n".join([f"{first}{where}", *others])
     if address is not None:
         log_one_line(logging.getLogger("distributed.worker"))
 
@@ -124,7 +124,7 @@ def log_one_line(logger: logging.Logger) -> None:
 class _OneLine(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
-        self._told: deque[str] = deque(maxlen=_REMEMBERED)
+        self._logged: deque[str] = deque(maxlen=_REMEMBERED)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop the block of a task of ours; log a line in its place, at a level that a notebook does not show."""
@@ -134,8 +134,8 @@ class _OneLine(logging.Filter):
         key, error = args[0], args[-2]
         if not (isinstance(key, tuple) and str(key[0]).startswith("dagad-")):
             return True
-        if key[0] not in self._told:
-            self._told.append(key[0])
+        if key[0] not in self._logged:
+            self._logged.append(key[0])
             logging.getLogger(record.name).info(
                 "%r failed: %s. Its evaluation gets the error; its other chunks are not logged.", key, error
             )

@@ -4,7 +4,7 @@ All of it is taken back when the last chunk has left; a setting that somebody el
 is. Three things outlast the chunks: the collector stays patient while large tapes live, what the allocator has learned
 can't be unlearned (`keep_freed_memory`), and a Dask worker looks whether it is paused (`_return_memory_while_paused`).
 
-State, all of it in `_Calm` and changed only under its lock (but `spared`, which is changed by single operations):
+State, all of it in `_ProcessSettings` and changed only under its lock, but `spared`, which single operations change:
 
 =============  ======================================================================================
 `depth`        how many runs are inside; the first one in changes the process, the last one out restores it
@@ -49,7 +49,7 @@ LOOK_EVERY = 0.5  # seconds, whether Dask has paused a worker
 Thresholds = tuple[int, int, int]
 
 
-class _Calm:
+class _ProcessSettings:
     """A reentrant, process-wide hold. Entering from several threads at once is fine."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Spared:
 
     __slots__ = ("_calm",)
 
-    def __init__(self, calm: _Calm) -> None:
+    def __init__(self, calm: _ProcessSettings) -> None:
         self._calm = calm
         calm.spared.add(id(self))
 
@@ -154,22 +154,22 @@ class Spared:
         self._calm.look_again()
 
 
-calm_process = _Calm()
+process_settings = _ProcessSettings()
 
 
 class _PatientCollector:
     """Holds the collector alone, by the same state: where many objects are made, all of which live on."""
 
     def __enter__(self) -> None:
-        with calm_process.lock:
-            if not (calm_process.depth or calm_process.patient):
-                calm_process.hold_collector()
-            calm_process.patient += 1
+        with process_settings.lock:
+            if not (process_settings.depth or process_settings.patient):
+                process_settings.hold_collector()
+            process_settings.patient += 1
 
     def __exit__(self, *_: object) -> None:
-        with calm_process.lock:
-            calm_process.patient -= 1
-        calm_process.look_again()
+        with process_settings.lock:
+            process_settings.patient -= 1
+        process_settings.look_again()
 
 
 patient_collector = _PatientCollector()
@@ -177,7 +177,7 @@ patient_collector = _PatientCollector()
 
 def spared_if_large() -> Spared | None:
     """Return what is to be kept along with something that has just been made, if that is of many containers."""
-    return Spared(calm_process) if gc.get_count()[0] > LARGE_TAPE else None
+    return Spared(process_settings) if gc.get_count()[0] > LARGE_TAPE else None
 
 
 class Library(NamedTuple):
@@ -257,7 +257,7 @@ def _is_child_of_a_nanny() -> bool:
 
 def run_calmly(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run one task in a calm process: the wrapper of values and pullbacks that leave for another process."""
-    with calm_process, inside_task:
+    with process_settings, inside_task:
         return run_elsewhere(func, *args, **kwargs)
 
 

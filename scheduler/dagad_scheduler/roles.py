@@ -126,16 +126,16 @@ def rank(group: object) -> int:
     return VALUE_RANK
 
 
-def priorities(keys: Iterable[Key], places: Mapping[Key, int] | None = None) -> dict[Key, int]:
+def priorities(keys: Iterable[Key], positions: Mapping[Key, int] | None = None) -> dict[Key, int]:
     """Give each key a number: role first, then its place (by default where it stands in `keys`)."""
     ranks: dict[Any, int] = {}
     result: dict[Key, int] = {}
-    for place, key in enumerate(keys):
+    for position, key in enumerate(keys):
         group = key[0] if type(key) is tuple and key else key
         found = ranks.get(group)
         if found is None:
             found = ranks[group] = rank(group) << RANK_SHIFT
-        result[key] = found + (place if places is None else places[key])
+        result[key] = found + (position if positions is None else positions[key])
     return result
 
 
@@ -150,22 +150,22 @@ def depth_first(graph: Mapping[Key, Any], wanted: Iterable[Key]) -> dict[Key, in
     RuntimeError
         If the graph has a cycle.
     """
-    at = {key: place for place, key in enumerate(graph)}
-    places: dict[Key, int] = {}
+    at = {key: position for position, key in enumerate(graph)}
+    positions: dict[Key, int] = {}
     begun = set[Key]()
     stack = [*list(graph)[::-1], *list(wanted)[::-1]]
     while stack:
         key = stack[-1]
         node = graph.get(key)
-        if node is None or key in places:
+        if node is None or key in positions:
             stack.pop()
             continue
-        needed = [other for other in node.dependencies if other not in places and other in at]
+        needed = [other for other in node.dependencies if other not in positions and other in at]
         if not needed:
-            places[stack.pop()] = len(places)
+            positions[stack.pop()] = len(positions)
         elif key in begun:
             raise RuntimeError(f"The graph has a cycle: {key!r} needs {needed[0]!r}, which needs it in turn.")
         else:
             begun.add(key)
             stack += sorted(needed, key=at.__getitem__, reverse=True)
-    return places
+    return positions

@@ -194,7 +194,7 @@ class Scheduler(Protocol):
         """Return how many threads its workers had lately; None where `workers` says it."""
         return None
 
-    def lines(self) -> Any:
+    def residents(self) -> Any:
         """Return how to call residents of its workers directly; None if it has none."""
         return None
 

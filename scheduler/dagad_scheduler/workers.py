@@ -39,7 +39,7 @@ class Workers:
     ==========  ============================================================================================
     `_seen`     addresses of workers that have been found fit
     `_asked`    addresses of workers that have been asked, and the answer that is to come
-    `_told`     differences that have been warned of
+    `_warned`     differences that have been warned of
     `_counted`  when the workers were last counted, how many there were, and how many threads they had
     ==========  ============================================================================================
 
@@ -51,7 +51,7 @@ class Workers:
         self._seen: set[str] = set()
         self._asked: dict[frozenset[str], Future[Any]] = {}
         self._lock = threading.Lock()
-        self._told: set[tuple[str, Any]] = set()
+        self._warned: set[tuple[str, Any]] = set()
         self._counted = (-COUNT_EVERY, 1, 1)
 
     def count(self) -> tuple[int, int]:
@@ -127,8 +127,8 @@ class Workers:
         self._seen.update(answers)
 
     def _compare(self, address: str, package: str, there: object, here: object) -> None:
-        if there != here and None not in (there, here) and (package, there) not in self._told:
-            self._told.add((package, there))
+        if there != here and None not in (there, here) and (package, there) not in self._warned:
+            self._warned.add((package, there))
             warnings.warn(
                 f"The worker {address} has {package} {there}, and the client {here}. Results may differ, in their last "
                 "bits or in more. Install the same version on both.",

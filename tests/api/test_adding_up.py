@@ -67,14 +67,14 @@ MODES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_a_sum_that_does_not_add_up_is_warned_of_once_on_every_scheduler(
-    case: str, placed: bool, scheduler: Any
+    case: str, sharded: bool, scheduler: Any
 ) -> None:
     fun, rows = CASES[case]
     options: Any = {"grainsize": 40, "scheduler": scheduler}
-    if placed:
+    if sharded:
         rows, options = dagad.shard(rows, **options), {}
 
     def loss(theta: Any) -> Any:
@@ -92,10 +92,10 @@ def test_every_mode_warns_of_a_chunk_function_that_does_not_add_up(mode: str) ->
         MODES[mode](lambda theta: dagad.reduce_sum(mean, ROWS, theta, grainsize=40))
 
 
-@pytest.mark.parametrize("placed", [False, True])
-def test_a_gradient_in_rows_warns_of_a_chunk_function_that_does_not_add_up(placed: bool, scheduler: Any) -> None:
-    rows: Any = dagad.shard(ROWS, grainsize=40, scheduler=scheduler) if placed else ROWS
-    options: Any = {} if placed else {"grainsize": 40, "scheduler": scheduler}
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_gradient_in_rows_warns_of_a_chunk_function_that_does_not_add_up(sharded: bool, scheduler: Any) -> None:
+    rows: Any = dagad.shard(ROWS, grainsize=40, scheduler=scheduler) if sharded else ROWS
+    options: Any = {} if sharded else {"grainsize": 40, "scheduler": scheduler}
     with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM):
         dagad.grad(lambda rows: dagad.reduce_sum(mean, rows, 3.0, **options))(rows)
 
@@ -171,13 +171,13 @@ def test_a_column_beside_a_row_is_warned_of_in_one_chunk_and_after_rows_of_anoth
     dagad.grad(loss(y[:, None] + 1.0))(2.0)  # was warned of
 
 
-@pytest.mark.parametrize("placed", [False, True])
-def test_rows_of_each_shape_are_looked_at_once(placed: bool) -> None:
+@pytest.mark.parametrize("sharded", [False, True])
+def test_rows_of_each_shape_are_looked_at_once(sharded: bool) -> None:
     counted = Lengths()
     kinds = [ROWS, ROWS[:, None], onp.ones((90, 3)), onp.ones((60, 3)), pandas.DataFrame({"y": ROWS}), list(ROWS)]
 
     def loss(rows: Any) -> Any:
-        if placed:
+        if sharded:
             rows = dagad.shard(rows, grainsize=90, scheduler="sync")
         return dagad.reduce_sum(lambda rows: counted(0 * np.ones(len(rows))), rows, grainsize=90, scheduler="sync")
 

@@ -222,11 +222,11 @@ def test_a_run_that_differs_from_its_checkpoint_is_refused(tmp_path: Path) -> No
         dagad.grad(total("threads"))(THETA)  # where it runs is of no account
 
 
-@pytest.mark.parametrize("placed", [False, True])
-def test_a_run_that_is_cut_otherwise_is_not_said_to_have_other_rows(placed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_run_that_is_cut_otherwise_is_not_said_to_have_other_rows(sharded: bool, tmp_path: Path) -> None:
     def run(grainsize: int) -> Any:
-        rows = dagad.shard(X, grainsize=grainsize, scheduler="threads") if placed else X
-        how: dict[str, Any] = {} if placed else {"grainsize": grainsize}
+        rows = dagad.shard(X, grainsize=grainsize, scheduler="threads") if sharded else X
+        how: dict[str, Any] = {} if sharded else {"grainsize": grainsize}
         return dagad.grad(lambda t: dagad.reduce_sum(chunk, rows, t, **how))(THETA)
 
     with dagad.checkpoint(tmp_path / "run"):

@@ -19,7 +19,7 @@ from distributed import Client
 import dagad
 from dagad._executors import members
 from dagad._values import pytree
-from dagad_scheduler.residents.client import Lines
+from dagad_scheduler.residents.client import ResidentClient
 from support.gated_chunks import bits
 from support.hot_loops import a_watched_cluster, tasks_made
 from support.waiting import PATIENCE, until
@@ -372,13 +372,13 @@ def test_a_hot_loop_sends_one_message_to_each_worker_for_all_members(
 
     until(is_warm)
     fun(THETAS)
-    calls, exchange = list[list[Any]](), Lines._exchange
+    calls, exchange = list[list[Any]](), ResidentClient._exchange
 
-    async def counted(self: Lines, some: dict[str, Any]) -> Any:
+    async def counted(self: ResidentClient, some: dict[str, Any]) -> Any:
         calls.append(list(some.values()))
         return await exchange(self, some)
 
-    monkeypatch.setattr(Lines, "_exchange", counted)
+    monkeypatch.setattr(ResidentClient, "_exchange", counted)
     before = tasks_made(client)
     for number in range(5):
         thetas = THETAS * (1.0 + number)
@@ -403,9 +403,9 @@ def test_many_members_call_the_function_as_often_as_alone_and_send_as_much_as_on
 
     shards = dagad.shard(rows, grainsize=20, scheduler=client if kind == "client" else kind)
     alone = dagad.value_and_grad(lambda theta: dagad.reduce_sum(counted, shards, theta))
-    together, messages, exchange = dagad.vmap(alone), list[int](), Lines._exchange
+    together, messages, exchange = dagad.vmap(alone), list[int](), ResidentClient._exchange
 
-    async def noted(self: Lines, some: dict[str, Any]) -> Any:
+    async def noted(self: ResidentClient, some: dict[str, Any]) -> Any:
         messages.append(len(some))
         return await exchange(self, some)
 
@@ -417,7 +417,7 @@ def test_many_members_call_the_function_as_often_as_alone_and_send_as_much_as_on
 
     until(is_hot)
     is_hot()
-    monkeypatch.setattr(Lines, "_exchange", noted)
+    monkeypatch.setattr(ResidentClient, "_exchange", noted)
     runs: dict[str, Callable[[], Any]] = {
         "loop": lambda: [np.stack(column) for column in zip(*map(alone, thetas), strict=True)],
         "vmap": lambda: together(thetas),

@@ -31,19 +31,19 @@ class Unit(np.ndarray[Any, Any]):
     unit = "1"
 
 
-class Told(Unit):
+class Notified(Unit):
     """One that says how it is stacked."""
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is not np.stack:
             return super().__array_function__(func, types, args, kwargs)
-        found = func([np.asarray(one) for one in args[0]], *args[1:], **kwargs).view(Told)
+        found = func([np.asarray(one) for one in args[0]], *args[1:], **kwargs).view(Notified)
         found.unit = args[0][0].unit
         return found
 
 
 def told(number: Any) -> Any:
-    made = np.array([number]).view(Told)
+    made = np.array([number]).view(Notified)
     made.unit = "m"
     return made
 
@@ -90,7 +90,7 @@ def test_arguments_that_members_share_and_arrays_that_stack_themselves_keep_what
     assert bits(list(found)) == bits(list(TWO + 20.0))
     assert dagad.vmap(lambda t, masked: float(masked.sum() + t), (0, None))(TWO, MASKED).tolist() == [3.0, 4.0]
     stacked = dagad.vmap(told)(TWO)
-    assert (type(stacked), stacked.unit, np.asarray(stacked).tolist()) == (Told, "m", [[0.0], [1.0]])
+    assert (type(stacked), stacked.unit, np.asarray(stacked).tolist()) == (Notified, "m", [[0.0], [1.0]])
 
 
 def test_arrays_of_xarray_are_cut_by_position() -> None:

@@ -27,7 +27,7 @@ NUMBERS = np.arange(N)
 
 
 @pytest.fixture
-def placed(scheduler: Any) -> Callable[[], Any]:
+def sharded(scheduler: Any) -> Callable[[], Any]:
     """Return what makes Shards: pytest holds what a fixture returns until the cluster is gone."""
     return lambda: dagad.shard(X, grainsize=4, scheduler=scheduler)
 
@@ -108,16 +108,16 @@ POLICIES = {"as ever": None, "keep": dagad.extend.Keep, "recompute": dagad.exten
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("whose", WHOSE)
 def test_a_pullback_gives_its_own_members_cotangents_whichever_member_calls_it(
-    whose: str, kind: str, policy: str, placed: Any
+    whose: str, kind: str, policy: str, sharded: Any
 ) -> None:
-    shards = placed()
+    shards = sharded()
     made: Any = POLICIES[policy]
     program = Whose(shards, KINDS[kind], WHOSE[whose], policy=made and made())
     check(program, program.alone())
 
 
-def test_members_pull_together_where_each_pulls_its_own_or_those_of_each_other(monkeypatch: Any, placed: Any) -> None:
-    shards = placed()
+def test_members_pull_together_where_each_pulls_its_own_or_those_of_each_other(monkeypatch: Any, sharded: Any) -> None:
+    shards = sharded()
     seen, answers = list[tuple[int, bool]](), members._answers
 
     def noted(requests: Any) -> Any:
@@ -133,16 +133,16 @@ def test_members_pull_together_where_each_pulls_its_own_or_those_of_each_other(m
     assert seen == [(N, True)] * 2
 
 
-def test_a_pullback_from_outside_is_called_by_members(placed: Any) -> None:
-    shards = placed()
+def test_a_pullback_from_outside_is_called_by_members(sharded: Any) -> None:
+    shards = sharded()
     value, pullback = dagad.vjp(over(shards, vectors), THETAS[0])
     expected = [pullback(seed_of(value, number))[0] for number in range(N)]
     check(lambda theta, number: pullback(seed_of(value, int(number)))[0], expected)
 
 
 @pytest.mark.sampled(3)
-def test_a_pullback_is_called_by_members_of_a_vmap_inside(placed: Any) -> None:
-    shards = placed()
+def test_a_pullback_is_called_by_members_of_a_vmap_inside(sharded: Any) -> None:
+    shards = sharded()
 
     def outer(chunk: Any) -> Any:
         def fun(theta: Any, number: Any) -> Any:
@@ -161,8 +161,8 @@ def test_a_pullback_is_called_by_members_of_a_vmap_inside(placed: Any) -> None:
         check(outer(chunk), expected)
 
 
-def test_a_pullback_of_another_member_is_called_in_a_thread_of_a_members_own(placed: Any) -> None:
-    shards = placed()
+def test_a_pullback_of_another_member_is_called_in_a_thread_of_a_members_own(sharded: Any) -> None:
+    shards = sharded()
 
     class InThread(Whose):
         def called(self, value: Any, number: int) -> Any:
@@ -175,8 +175,8 @@ def test_a_pullback_of_another_member_is_called_in_a_thread_of_a_members_own(pla
     check(program, [a + b for a, b in zip(first.alone(), program.alone(), strict=True)])
 
 
-def test_a_pullback_is_called_when_all_members_are_over(placed: Any) -> None:
-    shards = placed()
+def test_a_pullback_is_called_when_all_members_are_over(sharded: Any) -> None:
+    shards = sharded()
     program = Whose(shards, vectors, lambda number: None)
     dagad.vmap(program)(THETAS, NUMBERS)
     found = [program.made[number](theta)[0] for number, theta in enumerate(THETAS)]
@@ -190,10 +190,10 @@ def of_a_box(box: list[float]) -> Callable[[Any, Any], Any]:
 
 
 @pytest.mark.parametrize("who_pulls", [(0, 2), (1,), (0, 1, 2, 3)])
-def test_a_pullback_is_that_of_the_value_whatever_the_function_carries_by_then(placed: Any, who_pulls: Any) -> None:
+def test_a_pullback_is_that_of_the_value_whatever_the_function_carries_by_then(sharded: Any, who_pulls: Any) -> None:
     """Alone a tape is kept; that others have theirs is no reason to run again with what has changed."""
 
-    shards = placed()
+    shards = sharded()
 
     def fun(theta: Any, number: Any) -> Any:
         box = [1.0]
@@ -224,8 +224,8 @@ def test_a_pullback_that_runs_again_is_refused_where_it_would_be_another_ones() 
     assert bits(found[1]) == bits(found[0])
 
 
-def test_an_evaluation_is_waited_for_by_members_wherever_it_was_started(placed: Any) -> None:
-    shards = placed()
+def test_an_evaluation_is_waited_for_by_members_wherever_it_was_started(sharded: Any) -> None:
+    shards = sharded()
     loss = over(shards, numbers)
     expected = [dagad.grad(loss)(THETAS[0]) * theta for theta in THETAS]
     for lazy in (True, False):
@@ -242,8 +242,8 @@ def test_an_evaluation_is_waited_for_by_members_wherever_it_was_started(placed: 
     check(fun, expected)
 
 
-def test_members_that_end_early_or_have_one_reduction_fewer_let_the_others_go_on(placed: Any) -> None:
-    shards = placed()
+def test_members_that_end_early_or_have_one_reduction_fewer_let_the_others_go_on(sharded: Any) -> None:
+    shards = sharded()
 
     def fun(theta: Any, number: Any) -> Any:
         found = np.zeros(3)
@@ -256,8 +256,8 @@ def test_members_that_end_early_or_have_one_reduction_fewer_let_the_others_go_on
 
 
 @pytest.mark.sampled(3)
-def test_a_vmap_in_a_thread_of_a_member_is_one_of_its_own(placed: Any) -> None:
-    shards = placed()
+def test_a_vmap_in_a_thread_of_a_member_is_one_of_its_own(sharded: Any) -> None:
+    shards = sharded()
     grad = dagad.grad(over(shards, numbers))
 
     def fun(theta: Any, number: Any) -> Any:

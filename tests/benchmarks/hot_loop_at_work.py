@@ -140,7 +140,7 @@ def loop(test: str, plain: str, seconds: float) -> None:
         )
         expected = [bits(here(point)) for point in points]
         tested, other = [Contender(address, data, expected, points) for address in (test, plain)]
-        other.shards.scheduler.lines()._standing._look = int  # no task stands for it: Dask sees nothing
+        other.shards.scheduler.residents()._keep_alive._look = int  # no task stands for it: Dask sees nothing
         for one in (tested, other):
             one.take_turn(1.0)
             one.turns.clear()

@@ -92,7 +92,7 @@ def jitted(chunk: Callable[..., Any], n_params: int) -> Callable[..., Any]:
 def one_shot(case: Case, n_chunks: int) -> Call:
     """All rows at once, by jax alone, with as many threads as it likes."""
     del n_chunks
-    run, data = jitted(case.chunk, len(case.params)), placed(case.data)
+    run, data = jitted(case.chunk, len(case.params)), sharded(case.data)
 
     def call() -> Any:
         with x64(True):
@@ -103,7 +103,7 @@ def one_shot(case: Case, n_chunks: int) -> Call:
 
 def pooled(case: Case, n_chunks: int) -> Call:
     """Jitted chunks on a pool of two threads, added up."""
-    run, pieces = jitted(case.chunk, len(case.params)), [placed(piece[0]) for piece in cut(case, n_chunks)]
+    run, pieces = jitted(case.chunk, len(case.params)), [sharded(piece[0]) for piece in cut(case, n_chunks)]
     pool = ThreadPoolExecutor(2)
 
     def one(piece: Any) -> Any:
@@ -124,7 +124,7 @@ def engine(case: Case, n_chunks: int, scheduler: Any = "threads") -> Call:
     return lambda: both(*case.params)
 
 
-def placed(arrays: Any) -> Any:
+def sharded(arrays: Any) -> Any:
     """Arrays on jax's device."""
     with x64(True):
         return tuple(map(jax.device_put, arrays))
@@ -133,7 +133,7 @@ def placed(arrays: Any) -> Any:
 def of_subjects(case: Case) -> dict[str, Call]:
     """W3b: own parameters, rows and shared ones; all but the parameters stay in place."""
     own, shared = case.params
-    data = placed(case.data)
+    data = sharded(case.data)
     shards = dagad.shard(case.data, grainsize=len(own), scheduler="threads")
 
     def chunk(rows: Any, own: Any, shared: Any) -> Any:
@@ -164,7 +164,7 @@ def by_hand(rows: Any, *params: Any) -> Any:
     """What the bare handler calls: a jitted chunk on rows that are in place."""
     with x64(True):
         if id(rows) not in _PLACED:
-            _PLACED[id(rows)] = rows, placed(rows)
+            _PLACED[id(rows)] = rows, sharded(rows)
         if "poisson" not in _JITTED:
             _JITTED["poisson"] = jitted(poisson, len(params))
         value, gradients = as_numpy(_JITTED["poisson"](_PLACED[id(rows)][1], *params))

@@ -151,13 +151,13 @@ def competitors(model: Model, threads: int) -> Iterator[tuple[str, Callable[[], 
     with jax.enable_x64(True):
         of_jax = globals() | {"np": jnp, "special": jax.scipy.special}
         own = kinetics_by_hand if plain is kinetics else FunctionType(plain.__code__, of_jax)
-        placed = jax.tree.map(jnp.asarray, rows)
+        sharded = jax.tree.map(jnp.asarray, rows)
         options = {"xla_cpu_multi_thread_eigen": False} if threads == 1 else {}
         by_hand = jax.jit(jax.value_and_grad(own, 1), compiler_options=options)
 
     def run() -> Any:
         with jax.enable_x64(True):
-            value, slope = by_hand(placed, theta)
+            value, slope = by_hand(sharded, theta)
             return float(value), np.asarray(slope)
 
     yield "jax.jit by hand", run

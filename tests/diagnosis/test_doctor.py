@@ -24,7 +24,7 @@ from distributed.comm.tcp import BaseTCPConnector
 from dagad import doctor
 from dagad._diagnosis import facts
 from dagad._diagnosis.bounded import bounded
-from dagad._diagnosis.fitness import LAST_BITS, NOT_SEEN, Finding, Part, Seen, findings
+from dagad._diagnosis.fitness import LAST_BITS, NOT_SEEN, Finding, Seen, WorkerReport, findings
 from dagad._errors import TimedOutError
 from support.clusters import a_process, identity, without_dagad
 from support.waiting import CANARY, PATIENCE, in_background, until
@@ -48,16 +48,16 @@ def graded(found: list[Finding], check: str) -> dict[str, str]:
 # Decisions
 
 
-def seen(*workers: Part, **scheduler: Any) -> Seen:
+def seen(*workers: WorkerReport, **scheduler: Any) -> Seen:
     """A cluster of which everything is like here."""
     here = {**facts.facts(), "n_cpus": 8}
     asked = dict.fromkeys(("idle_timeout",), None) | {"allowed_failures": 3}
     return Seen("tcp://10.0.0.1:8786", here, here | asked | scheduler, (1e-3, 1e9), list(workers))
 
 
-def worker(name: str = "tcp://10.0.0.2:1", *, part: dict[str, Any] | None = None, **said: Any) -> Part:
+def worker(name: str = "tcp://10.0.0.2:1", *, part: dict[str, Any] | None = None, **said: Any) -> WorkerReport:
     own = {**facts.facts(), "n_cpus": 8, "directory": "/spill", "free": 10**12, "lifetime": None, **said}
-    return Part(name, own["python"], memory_limit=10**9, facts=own, direct=(1e-3, 1e9), **(part or {}))
+    return WorkerReport(name, own["python"], memory_limit=10**9, facts=own, direct=(1e-3, 1e9), **(part or {}))
 
 
 def settings(**some: Any) -> dict[str, Any]:
@@ -69,12 +69,17 @@ def settings(**some: Any) -> dict[str, Any]:
     [
         (seen(), "workers", "bad", "there are none -> Start some"),
         (seen(refusal="E"), "scheduler", "look", r"runs no functions \(E\) -> Take run_function out"),
-        (seen(Part("b", "3.12.1")), "versions", "bad", "b: python 3.12.1, the client has .* -> Install the same"),
+        (
+            seen(WorkerReport("b", "3.12.1")),
+            "versions",
+            "bad",
+            "b: python 3.12.1, the client has .* -> Install the same",
+        ),
         (seen(worker(cpu="A"), worker("b", cpu="B")), "processors", "look", "b: B -> numpy picks its loops"),
         (seen(worker()), "precision", "ok", "double"),
         (seen(worker(part={"busy": "late"})), "tasks", "look", "late -> Look again when the cluster is quiet"),
         (seen(worker(part={"busy": "late"})), "workers", "ok", "0 answer"),
-        (seen(Part("b", busy="late")), "workers", "ok", "0 answer"),
+        (seen(WorkerReport("b", busy="late")), "workers", "ok", "0 answer"),
         (seen(worker(part={"n_threads": 9})), "threads", "look", "9 threads of workers on 8 cores -> Start fewer"),
         (seen(worker(part={"n_threads": 2})), "threads", "look", "OMP_NUM_THREADS is .* -> Set OMP_NUM_THREADS=1"),
         (seen(worker(settings=settings(worker__memory__spill=False))), "spill", "bad", "does not spill"),

@@ -294,7 +294,7 @@ def test_a_number_whose_function_counts_and_times_its_calls_is_computed_and_pull
 
 
 @pytest.mark.parametrize("seed", [1.0, np.float64(1.0), np.float32(1.0), 2.5, -1.0])
-def test_what_was_pulled_for_one_is_pulled_anew_for_another_cotangent(seed: Any) -> None:
+def test_a_gradient_pulled_for_one_is_pulled_anew_for_another_cotangent(seed: Any) -> None:
     TURNS.begin(is_seed_next=True)
     value, pull = PairSum(number_that_counts)(list(ROWS), X)
     slope = np.sum(np.cos(X * ROWS) * ROWS)

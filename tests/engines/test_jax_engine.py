@@ -271,17 +271,17 @@ def test_reductions_inside_and_arrays_of_jaxs_own_are_refused_with_the_remedy(ou
 
 
 def test_data_stay_on_the_device_between_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    placed, put = [], jax.device_put
+    sharded, put = [], jax.device_put
 
     def counted(array: Any, **options: Any) -> Any:
-        placed.append(array.shape)
+        sharded.append(array.shape)
         return put(array, **options)
 
     monkeypatch.setattr(jax, "device_put", counted)
     shards: Any = dagad.shard(ROWS, grainsize=6, scheduler="threads")
     for number in range(5):
         dagad.grad(lambda t: dagad.reduce_sum(wave, shards, t, engine="jax"))(float(number))
-    assert placed == [(6,)] * 4
+    assert sharded == [(6,)] * 4
 
     def both(rows: Any, t: Any) -> Any:
         own, data = rows
@@ -289,7 +289,7 @@ def test_data_stay_on_the_device_between_evaluations(monkeypatch: pytest.MonkeyP
 
     for number in range(5):  # next to rows that are differentiated
         dagad.grad(lambda own: dagad.reduce_sum(both, (own, shards), 0.7, engine="jax"))(ROWS * number)
-    assert placed == [(6,)] * 4
+    assert sharded == [(6,)] * 4
     gc.collect()  # of what other tests have left
     before = len(jax_constants._ON_DEVICE)
     shards = None

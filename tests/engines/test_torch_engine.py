@@ -72,8 +72,8 @@ def test_the_torch_engine_has_the_same_bits_with_any_threads_and_memory_alignmen
     finally:
         torch.set_num_threads(n_threads)
     assert results == [found("sync")] * 3
-    placed = dagad.shard(data, grainsize=3_333, scheduler="sync")
-    assert found("sync", placed) == results[0]
+    sharded = dagad.shard(data, grainsize=3_333, scheduler="sync")
+    assert found("sync", sharded) == results[0]
 
 
 def test_torch_is_left_as_it_was() -> None:
@@ -264,17 +264,17 @@ def test_shards_are_copied_once_and_rows_that_somebody_writes_into_are_read_agai
     def total(rows: Any, t: Any) -> Any:
         return torch.sum(rows * t)
 
-    placed, make = [], torch.tensor
+    sharded, make = [], torch.tensor
 
     def counted(array: Any, **options: Any) -> Any:
-        placed.extend([array.shape] if array.shape else [])
+        sharded.extend([array.shape] if array.shape else [])
         return make(array, **options)
 
     monkeypatch.setattr(torch, "tensor", counted)
     shards: Any = dagad.shard(ROWS, grainsize=6, scheduler="threads")
     for number in range(5):
         slope = dagad.grad(lambda t: dagad.reduce_sum(total, shards, t, engine="torch"))(float(number))
-    assert placed == [(6,)] * 4
+    assert sharded == [(6,)] * 4
     data = ROWS.copy()
     for number in range(3):
         data[:] = number

@@ -151,9 +151,9 @@ def _chunks_stay_where_their_rows_are(cluster: Client) -> Iterator[None]:
 @pytest.mark.usefixtures("_chunks_stay_where_their_rows_are")
 @pytest.mark.parametrize("known", [None, False, True])
 @pytest.mark.parametrize("fun", [one_number, two_numbers])
-@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("sharded", [False, True])
 def test_no_rows_go_to_the_workers_that_add_up(
-    known: bool | None, fun: Any, placed: bool, cluster: Client, monkeypatch: pytest.MonkeyPatch
+    known: bool | None, fun: Any, sharded: bool, cluster: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither as the recipe of a linearization nor as cotangents; and so each chunk runs once."""
     monkeypatch.setattr("dagad._kernels.operation._GIVES_NUMBERS", Known(numbers=known))
@@ -164,9 +164,9 @@ def test_no_rows_go_to_the_workers_that_add_up(
         found = dagad.reduce_sum(fun, data, theta, **options)
         return sum(np.sum(np.sin(leaf)) for leaf in (found.values() if fun is two_numbers else [found]))
 
-    data = dagad.shard(rows, grainsize=2000, scheduler=cluster) if placed else rows
-    options = {} if placed else {"grainsize": 2000, "scheduler": cluster}
-    wrt = (0, 1) if placed else 0
+    data = dagad.shard(rows, grainsize=2000, scheduler=cluster) if sharded else rows
+    options = {} if sharded else {"grainsize": 2000, "scheduler": cluster}
+    wrt = (0, 1) if sharded else 0
     take_all_runs(cluster)
     cluster.run(received)
     value, gradient = dagad.value_and_grad(functools.partial(program, **options), wrt)(THETA, data)
@@ -176,8 +176,8 @@ def test_no_rows_go_to_the_workers_that_add_up(
         assert n_bytes < 48_000
     sync = functools.partial(program, grainsize=2000, scheduler="sync")
     expected = dagad.value_and_grad(sync, wrt)(THETA, rows)
-    found = [gradient[0], gradient[1].gather()] if placed else [gradient]
-    assert bits([value, *found]) == bits([expected[0], *(expected[1] if placed else [expected[1]])])
+    found = [gradient[0], gradient[1].gather()] if sharded else [gradient]
+    assert bits([value, *found]) == bits([expected[0], *(expected[1] if sharded else [expected[1]])])
 
 
 def test_a_mode_of_any_kind_is_a_graph_on_a_cluster(cluster: Client) -> None:

@@ -20,9 +20,9 @@ from distributed import Client
 import dagad
 from dagad._sources import shards as shards_module
 from dagad_scheduler.residents import loop
-from support.desk_contents import forget_programs, n_held, n_programs
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
+from support.service_contents import forget_programs, n_held, n_programs
 from support.waiting import PATIENCE
 
 pytestmark = [

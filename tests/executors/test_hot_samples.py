@@ -13,7 +13,7 @@ from distributed import Client
 
 import dagad
 from dagad._values import pytree
-from dagad_scheduler.residents.client import Lines
+from dagad_scheduler.residents.client import ResidentClient
 from support.clusters import kill, pids_of
 from support.gated_chunks import bits
 from support.hot_loops import a_watched_cluster, refusals, tasks_made
@@ -91,16 +91,16 @@ def test_a_step_on_a_sample_is_one_message_to_each_worker_that_has_some_of_it(
 ) -> None:
     shards, calls = on(client), list[list[dict[str, Any]]]()
     warm(client, shards)
-    asked, looked = Lines._exchange, list[int]()
+    asked, looked = ResidentClient._exchange, list[int]()
 
-    async def counted(self: Lines, some: dict[str, dict[str, Any]]) -> Any:
+    async def counted(self: ResidentClient, some: dict[str, dict[str, Any]]) -> Any:
         calls.append(list(some.values()))
         return await asked(self, some)
 
     for step in range(1, 4):  # both workers have been told of the program
         step_of(shards, step)
-    monkeypatch.setattr(Lines, "_exchange", counted)
-    monkeypatch.setattr(Lines, "homes", lambda self, keys: looked.append(len(keys)))
+    monkeypatch.setattr(ResidentClient, "_exchange", counted)
+    monkeypatch.setattr(ResidentClient, "homes", lambda self, keys: looked.append(len(keys)))
     monkeypatch.setattr("dagad_scheduler.residents.loop.LOOK_AGAIN", 1e9)
     for step in range(4, 24):
         step_of(shards, step)

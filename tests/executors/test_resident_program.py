@@ -22,7 +22,7 @@ from dagad._graphs.sum_trees import Subtree
 from dagad._kernels.cuts import ByItem
 from dagad._kernels.inputs import Inputs
 from dagad._kernels.joins import EndToEnd, Stack
-from dagad._kernels.kernel import Apart, Kernel, Outputs, Summed
+from dagad._kernels.kernel import Kernel, Outputs, Summed, Unreduced
 from dagad._kernels.operation import Operation, Recorded, WithGrad
 from dagad._kernels.over_parts import OverParts
 from dagad._sources.arrays import ArraySource
@@ -88,23 +88,23 @@ KERNELS: dict[str, tuple[Any, Maker]] = {
     "sometimes nothing": (sometimes_nothing, Summed),
     "integers and trees": (integers_and_trees, Summed),
     "single precision": (single, Summed),
-    "apart": (tree, Apart),
+    "apart": (tree, Unreduced),
     "map": (item, lambda function: OverParts(function, ByItem(), Stack())),
     "map_rect": (ragged, lambda function: OverParts(function, ByItem(), EndToEnd())),
 }
 MIXED = pytest.mark.parametrize("name", KERNELS)
 
 
-def columns_of(plan: Plan, placed: Placed | None, active: bool) -> Sliced:
-    n_rows, shards = plan.n_rows, () if placed is None else (placed,)
+def columns_of(plan: Plan, sharded: Placed | None, active: bool) -> Sliced:
+    n_rows, shards = plan.n_rows, () if sharded is None else (sharded,)
     arrays = ArraySource(n_rows, X[:n_rows], None)
-    first: Any = arrays if placed is None else ShardSource(n_rows, placed, None)  # type: ignore[arg-type]  # on paper
+    first: Any = arrays if sharded is None else ShardSource(n_rows, sharded, None)  # type: ignore[arg-type]  # on paper
     second = ArraySource(n_rows, None, 2) if active else ArraySource(n_rows, Y[:n_rows], None)
     return Sliced(pytree.flatten((0, 0))[1], [first, second], n_rows, shards)  # type: ignore[arg-type]  # on paper
 
 
-def operation(name: str, plan: Plan, executor: Any, placed: Any = None, active: bool = True, **more: Any) -> Operation:
-    (fun, kernel), sliced = KERNELS[name], columns_of(plan, placed, active)
+def operation(name: str, plan: Plan, executor: Any, sharded: Any = None, active: bool = True, **more: Any) -> Operation:
+    (fun, kernel), sliced = KERNELS[name], columns_of(plan, sharded, active)
     policy, function = more.pop("policy", Preaccumulate()), kernel(chunk_function(fun, [THETA, SCALE]))
     return Operation(function, plan, sliced, Inputs.of(plan, sliced, 2), executor, policy, (name, active), **more)
 
@@ -113,9 +113,9 @@ def pair(
     name: str, plan: Plan, owners: Sequence[int] | None = None, n_threads: int = 1, **more: Any
 ) -> tuple[Operation, Operation, PaperLines]:
     """Return the same operation here and by residents."""
-    placed = Placed(X[: plan.n_rows], plan)
-    lines = PaperLines([placed], [0] * len(plan) if owners is None else owners, n_threads)
-    there = operation(name, plan, OnPaper(lines), placed, **more)
+    sharded = Placed(X[: plan.n_rows], plan)
+    lines = PaperLines([sharded], [0] * len(plan) if owners is None else owners, n_threads)
+    there = operation(name, plan, OnPaper(lines), sharded, **more)
     return operation(name, plan, EXECUTORS["inline"], **more), there, lines
 
 
@@ -361,9 +361,9 @@ def test_a_number_that_was_expected_and_is_none_is_recorded_before_the_call_retu
     for name in ("tree", "integers and trees"):
         here, _, _ = pair(name, plan, policy=Keep())
         monkeypatch.setattr("dagad._kernels.operation._GIVES_NUMBERS", Known(numbers=True))
-        placed = Placed(X[:40], plan)
-        lines = PaperLines([placed], [0] * 6 + [1] * 8)
-        there = operation(name, plan, OnPaper(lines), placed)
+        sharded = Placed(X[:40], plan)
+        lines = PaperLines([sharded], [0] * 6 + [1] * 8)
+        there = operation(name, plan, OnPaper(lines), sharded)
         run, expected = Run(there, leaves_of(plan)), Run(here, leaves_of(plan))
         assert bits_of(run.value) == bits_of(expected.value)
         assert lines.n_held() == 2  # a job on each worker, of arguments as they are now

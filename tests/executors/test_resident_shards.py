@@ -16,11 +16,11 @@ import dagad
 from dagad._sources.shards import MOST_PENDING
 from dagad._values import pytree
 from dagad_scheduler.residents import client as lines
-from dagad_scheduler.residents.client import Lines
+from dagad_scheduler.residents.client import ResidentClient
 from support.clusters import kill, pids_of
-from support.desk_contents import desks_of, n_rows
 from support.gated_chunks import Watch, bits, chunk as watched_chunk
 from support.hot_loops import a_watched_cluster, heat_up, is_hot, refusals, tasks_made, until_hung_up
+from support.service_contents import n_rows, services_of
 from support.waiting import PATIENCE, in_background, until
 
 RNG = np.random.default_rng(0)
@@ -121,8 +121,8 @@ def without_tasks(client: Client, act: Callable[[], Any]) -> Any:
 
 
 def lose_left(dask_worker: Any) -> None:
-    for desk in desks_of(dask_worker):
-        desk._rows.forget(list(desk._rows._items))
+    for service in services_of(dask_worker):
+        service._rows.forget(list(service._rows._items))
 
 
 def left(client: Client) -> set[int]:
@@ -219,7 +219,7 @@ def test_a_hot_loop_leaves_two_gradients_in_shards_on_workers_at_most(
 ) -> None:
     until_hung_up(client)
     if road == "relayed":
-        monkeypatch.setattr(Lines, "_open", out_of_reach)
+        monkeypatch.setattr(ResidentClient, "_open", out_of_reach)
     x = on(client)
     heat_up(client, lambda: dagad.grad(sums())(x, THETA))
     for _ in range(20):
@@ -258,8 +258,8 @@ def test_gradients_in_shards_have_a_limited_share_of_a_workers_memory(client: Cl
 
 
 def has_share(dask_worker: Any, share: float) -> float:
-    (desk,) = desks_of(dask_worker)
-    store = desk._rows
+    (service,) = services_of(dask_worker)
+    store = service._rows
     before, store._share = store._share, share
     return float(before)
 

@@ -90,12 +90,12 @@ def chunk_function(fun: Any, engine: Any) -> ChunkFunction:
 
 
 def operation(name: str, kernel: str, executor: str, monoid: Any, policy: Any, *, active: bool) -> Operation:
-    placed = Placed(X, PLAN)
+    sharded = Placed(X, PLAN)
     on_workers = executor == "residents"
-    made = OnPaper(PaperLines([placed], [0, 0, 1, 1, 0, 2, 2, 2], 2)) if on_workers else EXECUTORS[executor]
-    x: Any = ShardSource(N_ROWS, placed, None) if on_workers else ArraySource(N_ROWS, X, None)  # type: ignore[arg-type]  # on paper
+    made = OnPaper(PaperLines([sharded], [0, 0, 1, 1, 0, 2, 2, 2], 2)) if on_workers else EXECUTORS[executor]
+    x: Any = ShardSource(N_ROWS, sharded, None) if on_workers else ArraySource(N_ROWS, X, None)  # type: ignore[arg-type]  # on paper
     y = ArraySource(N_ROWS, None, 2) if active else ArraySource(N_ROWS, Y, None)
-    shards: Any = (placed,) if on_workers else ()
+    shards: Any = (sharded,) if on_workers else ()
     sliced = Sliced(pytree.flatten((0, 0))[1], [x, y], N_ROWS, shards)
     function = KERNELS[kernel](chunk_function(*FUNCTIONS[name]))
     owner = (name, kernel, executor, active)
@@ -148,7 +148,7 @@ class OfOne:
     """The seed of a number."""
 
     def __init__(self, seed: Any) -> None:
-        self.floats, self.reduced, self.placed = [seed], [seed], list[Any]()
+        self.floats, self.reduced, self.sharded = [seed], [seed], list[Any]()
 
     def stacked(self, number: int) -> list[Any]:
         del number

@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 
 import dagad
 from dagad._graphs.activity import INSIDE, references
-from dagad._graphs.copies import laid_open
+from dagad._graphs.copies import unfuse
 from support.examples import examples
 
 compute: Any = dask_compute  # Dask has few types
@@ -247,7 +247,7 @@ def test_aliases_of_what_is_found_inside_a_task_are_one_alias() -> None:
     value = Task("v", squares, 3.0)
     whole = Task("f", ProhibitReuse._identity, Task("v", squares, 3.0))
     graph: dict[Any, GraphNode] = {"v": value, "f": whole, "y": Task("y", squares, TaskRef("f"))}
-    opened = laid_open(graph, ["y"], {"v"})
+    opened = unfuse(graph, ["y"], {"v"})
     assert isinstance(opened["f"], Alias)
     assert opened["f"].target == "v"
     assert run(opened, "y") == 81.0
@@ -256,14 +256,14 @@ def test_aliases_of_what_is_found_inside_a_task_are_one_alias() -> None:
 def test_a_leaf_that_an_earlier_derivative_found_inside_a_task_keeps_its_key() -> None:
     name = (INSIDE, "held", 0, "w")
     graph: dict[Any, GraphNode] = {name: DataNode(name, 2.0), "y": Task("y", squares, TaskRef(name))}
-    opened = laid_open(graph, ["y"], {"w"})
+    opened = unfuse(graph, ["y"], {"w"})
     assert references(opened[name]) == ("w",)
     assert run(opened, "w") == 2.0
 
 
 def test_a_graph_without_copies_is_left_as_it_is() -> None:
     graph: dict[Any, GraphNode] = {"w": DataNode("w", 2.0), "y": Task("y", squares, TaskRef("w"))}
-    assert laid_open(graph, ["y"], {"w"}) == graph
+    assert unfuse(graph, ["y"], {"w"}) == graph
 
 
 def test_tasks_of_a_fused_one_that_share_an_iterator_stay_together() -> None:
@@ -271,7 +271,7 @@ def test_tasks_of_a_fused_one_that_share_an_iterator_stay_together() -> None:
     w, m = DataNode("w", [1.0, 2.0]), Task("m", list, TaskRef("w"))
     lazy, y = Task("lazy", map, float, TaskRef("m")), Task("y", sum, TaskRef("lazy"))
     graph: dict[Any, GraphNode] = {"y": Task.fuse(w, m, lazy, y)}
-    opened = laid_open(graph, ["y"], {"w", "m"})
+    opened = unfuse(graph, ["y"], {"w", "m"})
     assert opened.keys() == {"w", "m", "y"}
     assert opened["y"].dependencies == {"m"}
     assert run(opened, "y") == 3.0
@@ -286,7 +286,7 @@ def test_nodes_nested_in_fused_tasks_and_arguments_are_found() -> None:
         return parts[0]["a"] + parts[0]["b"] + sum(parts[1]) + parts[2][0] + parts[3] + more
 
     graph: dict[Any, GraphNode] = {"y": Task("y", add, arguments, more=Task("z", squares, w)), "w": Alias("w", "v")}
-    opened = laid_open(graph, ["y"], {"w"})
+    opened = unfuse(graph, ["y"], {"w"})
     assert type(opened["w"]) is DataNode
     assert opened["y"].dependencies == {"w"}
     assert run(opened, "y") == 2.0 + 5.0 + 3.0 + 3.0 + 16.0 + 4.0

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 import dagad
 from dagad._graphs.activity import active, references, topological
-from dagad._graphs.delinearize import forget
+from dagad._graphs.delinearize import delinearize
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.linearize import linearize
 from dagad._graphs.sum_trees import FAN_IN, RunningTree, add_up, sum_tree
@@ -326,7 +326,7 @@ def test_terms_that_do_not_agree_are_refused(terms: Any) -> None:
 
 def test_a_forgotten_graph_is_the_same_function_without_linearizations() -> None:
     whole, cotangents, _ = reverse(example(), "y", ["a", ("b", 0)])
-    plain, renamed = forget(whole, Names("u"))
+    plain, renamed = delinearize(whole, Names("u"))
     for key in ("a", ("b", 0)):
         expected = run(whole, cotangents[key].key)
         onp.testing.assert_array_equal(run(plain, renamed[cotangents[key].key]), expected)
@@ -336,7 +336,7 @@ def test_a_forgotten_graph_is_the_same_function_without_linearizations() -> None
 
 def test_forgotten_keys_do_not_meet_the_old_ones() -> None:
     whole, _, _ = reverse(example(), "y", ["a"])
-    plain, renamed = forget(whole, Names("u"))
+    plain, renamed = delinearize(whole, Names("u"))
     ours = {key for key in whole if role_of(key) is not None}
     assert renamed.keys() == ours
     assert not ours & plain.keys()
@@ -345,7 +345,7 @@ def test_forgotten_keys_do_not_meet_the_old_ones() -> None:
 
 
 def test_a_graph_of_the_users_has_nothing_to_forget() -> None:
-    plain, renamed = forget(example(), Names("u"))
+    plain, renamed = delinearize(example(), Names("u"))
     assert renamed == {}
     assert plain == example()
 
@@ -368,7 +368,7 @@ def test_a_gradient_can_be_differentiated_again_and_again(order: int) -> None:
     expected = f
     for level in range(order):
         names = Names(f"t{level}")
-        plain, renamed = forget(graph, names)
+        plain, renamed = delinearize(graph, names)
         y = renamed.get(y, y)
         linearized = linearize(plain, [y], {"x"}, names, Keep())
         seed = names("input", "seed")

@@ -369,11 +369,11 @@ def test_counters_of_a_policy_lose_no_count_between_threads() -> None:
 def test_a_tape_may_end_in_a_thread_that_is_counting() -> None:
     policy = Keep()
 
-    def forget() -> None:
+    def delinearize() -> None:
         made = policy.linearize(TaskFunction(Task("y", pow, TaskRef("x"), 2.0), ("x",), (0,)), (3.0,))
         with policy.counters._lock:  # where the collector may run
             del made
 
-    forget()
-    forget()
+    delinearize()
+    delinearize()
     assert policy.peak_linearizations == 1

@@ -10,7 +10,7 @@ import nutpie
 import pytest
 
 import dagad
-from dagad.interop.nutpie import _Kept, _Point, compile_model
+from dagad.interop.nutpie import _KeptDraws, _Point, compile_model
 from support.clusters import a_cluster, kill, pids_of
 from support.regression import assert_known, likelihood_on
 
@@ -90,7 +90,7 @@ def test_compile_model_takes_what_nutpie_keeps_and_its_dimensions() -> None:
 
 
 def test_draws_of_another_dtype_than_at_the_start_are_refused_and_not_rounded() -> None:
-    kept = _Kept(lambda params: {"n": 0 if params == 0.0 else params}, _Point(0.0))
+    kept = _KeptDraws(lambda params: {"n": 0 if params == 0.0 else params}, _Point(0.0))
     assert kept(np.zeros(1))["n"].tolist() == 0
     with pytest.raises(dagad.StructureError, match=r"float64 as `n`, and int64 where chains start.*`0.0` for `0`"):
         kept(np.ones(1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagad._kernels.inputs import Inputs, Targets, apart, times
+from dagad._kernels.inputs import Inputs, Targets, owned_leaves, times
 from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced
 from dagad._sources.lists import ListSource
@@ -32,9 +32,9 @@ def test_leaves_are_numbered_group_by_group() -> None:
 
 
 def test_indices_of_copies_come_one_copy_after_the_other() -> None:
-    assert apart(2, [4, 4, 4])[1] == [(2, None), (3, None), (8, None), (9, None)]
-    assert apart(2, [2, 6, 4])[1] == [(1, None), (2, None), (3, None), (7, None), (8, None), (9, None)]
+    assert owned_leaves(2, [4, 4, 4])[1] == [(2, None), (3, None), (8, None), (9, None)]
+    assert owned_leaves(2, [2, 6, 4])[1] == [(1, None), (2, None), (3, None), (7, None), (8, None), (9, None)]
     for counts in ([4, 4, 4], [2, 6, 4], [0, 2, 0]):
-        assert sorted(leaf for own in apart(2, counts) for leaf, _ in own) == list(range(sum(counts)))
+        assert sorted(leaf for own in owned_leaves(2, counts) for leaf, _ in own) == list(range(sum(counts)))
     rows: list[Targets] = [[(0, slice(0, 2)), (1, None)], [(0, slice(2, 3)), (2, None)]]
     assert times(rows, 2)[1] == [(0, slice(2, 3)), (2, None), (3, slice(2, 3)), (5, None)]

@@ -25,7 +25,7 @@ from dagad._kernels.cuts import ByItem
 from dagad._kernels.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._kernels.inputs import Inputs
 from dagad._kernels.joins import EndToEnd, Stack
-from dagad._kernels.kernel import Apart, Kernel, Outputs, Summed
+from dagad._kernels.kernel import Kernel, Outputs, Summed, Unreduced
 from dagad._kernels.operation import Operation
 from dagad._kernels.over_parts import OverParts
 from dagad._sources.arrays import ArraySource
@@ -61,7 +61,7 @@ def chunk_function(fun: Callable[..., Any]) -> ChunkFunction:
 
 FUNCTIONS: dict[str, Kernel] = {
     "summed": Summed(chunk_function(total)),
-    "apart": Apart(chunk_function(total)),
+    "apart": Unreduced(chunk_function(total)),
     "stacked": OverParts(chunk_function(one), ByItem(), Stack()),
     "end to end": OverParts(chunk_function(row), ByItem(), EndToEnd()),
 }
@@ -157,8 +157,8 @@ def test_a_graph_run_by_hand_gives_what_the_operation_gives(name: str, grainsize
         if made.kernel.reduces:
             summed = [pytree.flatten(chunk.reduced)[0] for chunk in chunks]
             same([sum(column) for column in zip(*summed, strict=True)], pytree.flatten(whole.reduced)[0])
-        assert bool(whole.places) == made.kernel.stacks
-        for chunk, targets in zip(chunks, whole.places or [[]] * len(chunks), strict=True):
+        assert bool(whole.positions) == made.kernel.stacks
+        for chunk, targets in zip(chunks, whole.positions or [[]] * len(chunks), strict=True):
             for part, (leaf, rows) in zip(chunk.stacked, targets, strict=True):
                 assert onp.array_equal(part, whole.stacked[leaf] if rows is None else whole.stacked[leaf][rows])
 

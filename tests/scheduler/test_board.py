@@ -60,7 +60,7 @@ def test_slots_of_an_evaluation_on_the_board_fill_one_after_the_other(cluster: C
     assert cluster.first(executing={values[1]})["cells"] == "wrww"  # workers have the others in their queues
     cluster.say(values[:2], *LANDED)
     one = cluster.first()
-    assert (one["function"], one["road"], one["values"], one["gradients"]) == ("loss", GRAPH, [2, N], [0, 0])
+    assert (one["function"], one["executor"], one["values"], one["gradients"]) == ("loss", GRAPH, [2, N], [0, 0])
     assert (one["cells"], one["is_running"]) == ("vvww", True)
     assert cluster.first(executing={values[1]})["cells"] == "vvww"  # workers say that every now and then
     cluster.say(values[2:], *LANDED)
@@ -181,14 +181,14 @@ def test_rates_and_latencies_on_the_board_are_those_of_lately(cluster: Cluster) 
         cluster.say(keys, *GONE)
         cluster.now += 0.75
         cluster.board.tick()
-    found = cluster.board.snapshot()["roads"]
+    found = cluster.board.snapshot()["executors"]
     assert found[GRAPH]["evaluations"] == 20
     assert found[GRAPH]["per_second"] == pytest.approx(1.0, rel=0.11)
     assert found[GRAPH]["latency"] == pytest.approx(0.25)
     assert found[RESIDENT] == {"evaluations": 0, "seconds": 0.0, "per_second": 0.0, "latency": None}
     cluster.after(30)
-    assert cluster.board.snapshot()["roads"][GRAPH]["per_second"] == 0.0
-    rates = [one["rate"] for one in cluster.board.series() if one["road"] == GRAPH]
+    assert cluster.board.snapshot()["executors"][GRAPH]["per_second"] == 0.0
+    rates = [one["rate"] for one in cluster.board.series() if one["executor"] == GRAPH]
     assert rates[5:19] == pytest.approx([1.0] * 14)
     assert rates[-1] == 0.0
 
@@ -201,11 +201,11 @@ def test_hot_loops_on_the_board_are_what_clients_report(cluster: Cluster) -> Non
     cluster.board.take({"worker": "tcp://w", "held": (2, 4000), "calls": [1000, 4000, 4.0], "again": 3, "failures": []})
     found = cluster.board.snapshot()
     one = found["evaluations"][0]
-    assert (one["road"], one["count"], one["values"], one["gradients"]) == (RESIDENT, 1000, [N, N], [N, N])
+    assert (one["executor"], one["count"], one["values"], one["gradients"]) == (RESIDENT, 1000, [N, N], [N, N])
     assert one["seconds"] == pytest.approx(0.005)
     assert one["is_running"]
-    assert found["roads"][RESIDENT]["per_second"] == pytest.approx(100.0, rel=0.11)
-    assert found["roads"][RESIDENT]["latency"] == pytest.approx(0.005)
+    assert found["executors"][RESIDENT]["per_second"] == pytest.approx(100.0, rel=0.11)
+    assert found["executors"][RESIDENT]["latency"] == pytest.approx(0.005)
     assert (found["values"], found["recomputed"], found["fell_back"]) == (1000 * N, 3, 20)
     assert found["fallbacks"][0]["reason"] == "a worker left"
     held = {"linearizations": 2, "linearization_bytes": 4000, "calls": 1000, "chunks": 4000, "seconds": 4.0}

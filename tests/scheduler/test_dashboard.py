@@ -72,8 +72,10 @@ def board(client: Client) -> dict[str, Any]:
 
 def last_of(client: Client, function: str, road: str | None = None) -> dict[str, Any]:
     """Return the latest evaluation of a function, by a road if one is named: hot ones are reported a little later."""
-    found = (one for one in board(client)["evaluations"] if one["function"] == function and road in (None, one["road"]))
-    return next(found, {"values": [0, 0], "gradients": [0, 0], "count": 0, "road": "", "is_running": False})
+    found = (
+        one for one in board(client)["evaluations"] if one["function"] == function and road in (None, one["executor"])
+    )
+    return next(found, {"values": [0, 0], "gradients": [0, 0], "count": 0, "executor": "", "is_running": False})
 
 
 def loss(client: Client, function: Any, data: Any = X, **options: Any) -> Callable[[Any], Any]:
@@ -88,7 +90,7 @@ def test_a_graph_fills_its_slots_and_two_models_are_distinguished(client: Client
     until(lambda: last_of(client, "squared-error")["gradients"] == [N, N], SOON)
     for function in ("log-likelihood", "squared-error"):
         one = last_of(client, function, "graph")
-        assert (one["road"], one["values"], one["gradients"]) == ("graph", [N, N], [N, N])
+        assert (one["executor"], one["values"], one["gradients"]) == ("graph", [N, N], [N, N])
         assert one["cells"] == N * "g"
     after = board(client)
     assert after["values"] - before["values"] == after["gradients"] - before["gradients"] == 2 * N
@@ -138,7 +140,7 @@ def test_a_hot_loop_is_counted_shown_in_the_task_stream_and_reported(client: Cli
             evaluate(THETA)
         until(lambda: (evaluate(THETA), is_counted(client, before + 40))[1])
     one = last_of(client, "log-likelihood")
-    assert (one["road"], one["values"], one["gradients"]) == ("residents", [N, N], [N, N])
+    assert (one["executor"], one["values"], one["gradients"]) == ("residents", [N, N], [N, N])
     assert one["seconds"] > 0.0
     records = [record for record in stream.data if key_split(record["key"]) == "dagad-valuegrad-log-likelihood"]
     assert len({record["worker"] for record in records}) == 2
@@ -153,7 +155,7 @@ def test_a_hot_loop_is_counted_shown_in_the_task_stream_and_reported(client: Cli
 
 def is_counted(client: Client, count: int) -> bool:
     one = last_of(client, "log-likelihood")
-    return one["road"] == "residents" and one["count"] >= count and has_calls(client)
+    return one["executor"] == "residents" and one["count"] >= count and has_calls(client)
 
 
 def has_calls(client: Client) -> bool:
@@ -171,7 +173,7 @@ def tell_little(client: Client, shards: dagad.Shards) -> None:
     for _ in range(50):
         evaluate(THETA)
     assert len(client.get_events("dagad")) == 0
-    assert len(client.get_events("dagad-desks")) == 2  # one a worker
+    assert len(client.get_events("dagad-services")) == 2  # one a worker
     client.register_plugin(DagadPlugin())
     until(lambda: (evaluate(THETA), len(client.get_events("dagad")) >= 3)[1])
 
@@ -188,8 +190,8 @@ def test_the_dashboard_says_why_evaluations_fall_back(client: Client) -> None:
 
 
 def forget_rows(dask_worker: Any) -> None:
-    desk = dask_worker.plugins["dagad-resident"].desk
-    for known in desk._programs.values():
+    service = dask_worker.plugins["dagad-resident"].service
+    for known in service._programs.values():
         known.keys = {chunk: [("gone", 0)] for chunk in known.keys}
 
 
@@ -212,15 +214,15 @@ class Raises:
 
 async def failures_told_of(dask_worker: Any) -> list[int]:
     """Return how many failures a worker tells of when nobody waits for a call that fails, and when somebody does."""
-    desk, message = dask_worker.plugins["dagad-resident"].desk, {"token": "raises", "number": "1"}
-    desk._programs["raises"] = Known(Raises(), {}, [], 0.0)  # type: ignore[arg-type]  # it does no more than raise
+    service, message = dask_worker.plugins["dagad-resident"].service, {"token": "raises", "number": "1"}
+    service._programs["raises"] = Known(Raises(), {}, [], 0.0)  # type: ignore[arg-type]  # it does no more than raise
     found = []
     for is_over in (True, False):
-        before = len(desk.reports._failures)
-        reply = await desk.call(message, lambda is_over=is_over: is_over)
+        before = len(service.reports._failures)
+        reply = await service.call(message, lambda is_over=is_over: is_over)
         assert reply["status"] == "failed"
-        found.append(len(desk.reports._failures) - before)
-    del desk._programs["raises"]
+        found.append(len(service.reports._failures) - before)
+    del service._programs["raises"]
     return found
 
 
@@ -245,9 +247,9 @@ def test_the_page_of_the_dashboard_is_served_linked_and_listed(client: Client) -
 def test_metrics_are_beside_those_of_dask(client: Client) -> None:
     dagad.value_and_grad(loss(client, log_likelihood))(THETA)
     metrics = dict(re.findall(r"^(dask_\w+(?:\{[^}]*\})?) ([0-9.e+-]+)$", get(client, "/metrics"), flags=re.MULTILINE))
-    assert float(metrics['dask_dagad_evaluations_total{road="graph"}']) >= 1
+    assert float(metrics['dask_dagad_evaluations_total{executor="graph"}']) >= 1
     assert float(metrics["dask_dagad_values_total"]) >= N
-    assert float(metrics['dask_dagad_evaluation_seconds_total{road="graph"}']) > 0
+    assert float(metrics['dask_dagad_evaluation_seconds_total{executor="graph"}']) > 0
     assert "dask_scheduler_clients" in metrics
 
 

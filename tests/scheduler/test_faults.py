@@ -102,7 +102,7 @@ def test_a_pullback_can_be_called_again_after_its_worker_has_died(policy: Any, p
 
 
 # At which gate the last step of some way to a result waits, and that step.
-ROADS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+EXECUTORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "value": ("value", lambda loss, theta: loss(theta, X)),
     "value_and_grad": ("value", lambda loss, theta: dagad.value_and_grad(loss, BOTH)(theta, X)),
     "early value": ("value", lambda loss, theta: dagad.evaluate(loss, theta, X).value()),
@@ -145,7 +145,7 @@ def test_all_workers_may_be_replaced_in_the_middle(end: str, gate: str, tmp_path
 def test_a_chunk_that_kills_worker_after_worker_is_named(road: str) -> None:
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), a_cluster(2) as client:
         with pytest.raises(dagad.WorkerLostError, match=r"chunk 2 \(rows 8:12\)"):
-            ROADS[road][1](loss_on(client, "", "death"), TROUBLING)
+            EXECUTORS[road][1](loss_on(client, "", "death"), TROUBLING)
         assert outcome(loss_on(client)) == expected()
 
 
@@ -162,10 +162,10 @@ def test_finding_out_which_chunk_it_was_does_not_cost_the_last_worker() -> None:
 
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("road", EXECUTORS)
 def test_a_wait_ends_with_an_error_when_the_scheduler_has_gone(road: str, tmp_path: Path) -> None:
     watch = Watch(tmp_path)
-    gate, act = ROADS[road]
+    gate, act = EXECUTORS[road]
     with a_scheduler(tmp_path) as (client, scheduler):
         with watch.waiting(act, loss_on(client, watch.folder), THETA) as waiting:
             if gate == "pullback":

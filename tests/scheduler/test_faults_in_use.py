@@ -84,7 +84,7 @@ FAULTY: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "not unpickled": (only_here, dagad.PortabilityError, "No module named 'only_in_the_client'.*on every worker"),
     "misshapen": (misshapen, dagad.StructureError, r"differ in shape: .*has to return the same shape"),
 }
-ROADS: dict[str, Callable[[Any], Any]] = {
+EXECUTORS: dict[str, Callable[[Any], Any]] = {
     "value": lambda total: total(THETA),
     "value_and_grad": lambda total: dagad.value_and_grad(lambda theta: anp.sum(total(theta)))(THETA),
     "early value": lambda total: dagad.evaluate(lambda theta: anp.sum(total(theta)), THETA).value(PATIENCE),
@@ -95,7 +95,7 @@ ROADS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("reduction", [dagad.reduce_sum, dagad.map_sum])
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("road", EXECUTORS)
 @pytest.mark.parametrize("fault", FAULTY)
 def test_a_function_that_cannot_work_is_refused_soon(
     fault: str, road: str, reduction: Any, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +107,7 @@ def test_a_function_that_cannot_work_is_refused_soon(
     total = loss_on(client, fun=make(), reduction=reduction)
     began = time.monotonic()
     with pytest.raises(kind, match=remedy):
-        ROADS[road](lambda theta: total(theta, X))
+        EXECUTORS[road](lambda theta: total(theta, X))
     assert time.monotonic() - began < SOON
 
 
@@ -118,7 +118,7 @@ def refused(client: Client, road: str, role: str, reduction: Any) -> tuple[type[
     """Return what arrives when a chunk raises on its way to its value, or on its way back: type, row, process, note."""
     loss = loss_on(client, "", role, reduction=reduction)
     with pytest.raises(Refusal) as caught:
-        ROADS[road](lambda theta: loss(2.0 * theta, X))
+        EXECUTORS[road](lambda theta: loss(2.0 * theta, X))
     (note,) = caught.value.__notes__
     return type(caught.value), *caught.value.args, note
 

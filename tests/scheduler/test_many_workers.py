@@ -18,7 +18,7 @@ from dagad._executors import choose, routes
 from dagad._executors.profile import Call
 from dagad._executors.routes import Trips
 from dagad._values import pytree
-from dagad_scheduler.residents import client as lines, loop, standing
+from dagad_scheduler.residents import client as lines, keep_alive, loop
 from support.evaluations_seen import evaluations_seen
 from support.gated_chunks import bits, fresh
 from support.many_workers import Traffic, Wire, many_workers, out_of_reach, traffic_here
@@ -43,7 +43,7 @@ def client() -> Iterator[Client]:
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations and nothing else: nobody looks where rows are, or says that work goes on."""
     monkeypatch.setattr(loop, "LOOK_AGAIN", 1e6)
-    monkeypatch.setattr(standing, "LOOK_EVERY", 1e6)
+    monkeypatch.setattr(keep_alive, "LOOK_EVERY", 1e6)
 
 
 def chunk(rows: Any, theta: Any) -> Any:
@@ -152,7 +152,7 @@ def test_sums_that_workers_give_each_other_have_the_bits_of_one_thread(
 
 def n_kept(dask_worker: Any) -> int:
     """Return how many calls are half done on a worker."""
-    return len(dask_worker.plugins["dagad-resident"].desk.exchange)
+    return len(dask_worker.plugins["dagad-resident"].service.exchange)
 
 
 @pytest.mark.parametrize("trouble", ["gone", "refused"])
@@ -179,7 +179,7 @@ def trouble_with_sums(trouble: str, dask_worker: Any) -> None:
     async def gone(number: str, parts: Any) -> Any:
         return {"status": "missing"}
 
-    give = dask_worker.plugins["dagad-resident"].desk.exchange.give
+    give = dask_worker.plugins["dagad-resident"].service.exchange.give
     dask_worker.handlers["dagad_sums"] = {"refused": refused, "gone": gone, "": give}[trouble]
 
 

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad_scheduler.residents.client import Lines
+from dagad_scheduler.residents.client import ResidentClient
 from support.hot_loops import THETA, Act, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 from support.nonsense_replies import IMPOSSIBLE, NONSENSE
 
@@ -51,14 +51,14 @@ def hot(client: Client) -> Iterator[list[Act]]:
 def test_a_nonsensical_reply_of_a_worker_is_not_believed(
     spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (there,), exchange = hot, Lines._exchange
+    (there,), exchange = hot, ResidentClient._exchange
 
     async def spoiled(self: Any, calls: Any) -> Any:
         replies = await exchange(self, calls)
         return replies | {address: spoil(replies[address]) for address in list(replies)[:1]}
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lines, "_exchange", spoiled)
+        patch.setattr(ResidentClient, "_exchange", spoiled)
         found: list[bytes] = []
         assert not is_hot(client, lambda: found.extend(there(THETA)))
         assert found == EXPECTED(THETA)
@@ -70,13 +70,13 @@ def test_a_nonsensical_reply_of_a_worker_is_not_believed(
 def test_gradients_of_another_kind_are_refused(
     spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (there,), exchange = hot, Lines._exchange
+    (there,), exchange = hot, ResidentClient._exchange
 
     async def spoiled(self: Any, calls: Any) -> Any:
         return {address: spoil(reply) for address, reply in (await exchange(self, calls)).items()}
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lines, "_exchange", spoiled)
+        patch.setattr(ResidentClient, "_exchange", spoiled)
         with pytest.raises((dagad.StructureError, ValueError)):
             there(THETA)
     assert is_hot(client, lambda: there(THETA))

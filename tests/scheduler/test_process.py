@@ -27,10 +27,10 @@ from dagad_scheduler import Names, Role, process
 from dagad_scheduler.process import (
     COLLECT_AFTER,
     Library,
-    _Calm,
-    calm_process,
+    _ProcessSettings,
     calmed,
     patient_collector,
+    process_settings,
     run_calmly,
 )
 from dagad_scheduler.run import is_inside_task
@@ -53,7 +53,7 @@ def before() -> Iterator[tuple[Any, ...]]:
     Tapes that live on from tests before, in the traceback of one that failed, say, would have the collector held still.
     """
     stock = gc.get_threshold()
-    process.calm_process.spared = set()
+    process.process_settings.spared = set()
     with threadpoolctl.threadpool_limits(limits=2, user_api="blas"):
         if blas_threads() < 2:
             pytest.skip("this BLAS has one thread only")
@@ -161,10 +161,10 @@ def test_blas_threads_and_collector_are_given_back_when_a_helper_leaves_last(bef
 
 
 def test_holds_of_the_process_may_be_nested(before: Any) -> None:
-    with calm_process:
+    with process_settings:
         held = state()
         assert held == (1, (COLLECT_AFTER, 10, 10), True)
-        with calm_process:
+        with process_settings:
             assert state() == held
         assert state() == held
     assert state() == before
@@ -173,19 +173,19 @@ def test_holds_of_the_process_may_be_nested(before: Any) -> None:
 def test_holds_of_the_process_by_several_threads_may_overlap_in_any_order(before: Any) -> None:
     with ThreadPoolExecutor(1) as a, ThreadPoolExecutor(1) as b:
         for first, last in [(a, b), (b, a), (a, a), (b, b)]:
-            a.submit(calm_process.__enter__).result()
+            a.submit(process_settings.__enter__).result()
             assert state()[0] == 1
-            b.submit(calm_process.__enter__).result()
-            first.submit(calm_process.__exit__).result()
+            b.submit(process_settings.__enter__).result()
+            first.submit(process_settings.__exit__).result()
             assert state()[0] == 1
-            last.submit(calm_process.__exit__).result()
+            last.submit(process_settings.__exit__).result()
             assert state() == before
 
 
 @pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_many_threads_may_hold_and_release_the_process_at_once(before: Any) -> None:
     def enter_and_leave(_: int) -> int:
-        with calm_process:
+        with process_settings:
             return blas_threads()
 
     with ThreadPoolExecutor(8) as pool:
@@ -194,10 +194,10 @@ def test_many_threads_may_hold_and_release_the_process_at_once(before: Any) -> N
 
 
 def test_an_interrupt_on_the_way_in_does_not_leave_the_process_held(before: Any) -> None:
-    calm = _Calm()
+    calm = _ProcessSettings()
 
     def interrupt(frame: Any, event: str, arg: Any) -> None:
-        if frame.f_code is _Calm._hold.__code__:
+        if frame.f_code is _ProcessSettings._hold.__code__:
             raise KeyboardInterrupt
 
     tracer = sys.gettrace()
@@ -216,7 +216,7 @@ def test_an_interrupt_on_the_way_in_does_not_leave_the_process_held(before: Any)
 @pytest.mark.parametrize("threshold", [(0, 10, 10), (COLLECT_AFTER * 2, 5, 5)], ids=["off", "more patient"])
 def test_a_collector_that_is_more_patient_already_is_left_alone(threshold: tuple[int, int, int]) -> None:
     gc.set_threshold(*threshold)
-    with calm_process:
+    with process_settings:
         assert gc.get_threshold() == threshold
     assert gc.get_threshold() == threshold
     gc.set_threshold(700, 10, 10)
@@ -225,7 +225,7 @@ def test_a_collector_that_is_more_patient_already_is_left_alone(threshold: tuple
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     try:
-        with calm_process:
+        with process_settings:
             assert not gc.isenabled()
         assert not gc.isenabled()
     finally:
@@ -374,7 +374,7 @@ def test_blas_threads_and_thresholds_that_a_chunk_sets_stay() -> None:
     found = blas_threads()
     dagad.reduce_sum(meddle, np.zeros(1), grainsize=1, scheduler="sync")
     assert state() == (3, (5_000, 5, 5), True)
-    with calm_process:
+    with process_settings:
         assert state() == (1, (COLLECT_AFTER, 5, 5), True)
     assert state() == (3, (5_000, 5, 5), True)
     for library in threadpoolctl.ThreadpoolController().lib_controllers:
@@ -454,12 +454,12 @@ def test_while_graphs_are_built_the_collector_is_patient_and_nothing_else_is_hel
     found = gc.get_threshold()
     with patient_collector:
         assert gc.get_threshold()[0] == process.COLLECT_AFTER
-        assert not process.calm_process.depth
-        with process.calm_process, patient_collector:
+        assert not process.process_settings.depth
+        with process.process_settings, patient_collector:
             assert gc.get_threshold()[0] == process.COLLECT_AFTER
         assert gc.get_threshold()[0] == process.COLLECT_AFTER
     assert gc.get_threshold() == found
-    with process.calm_process:
+    with process.process_settings:
         with patient_collector:
             pass
         assert gc.get_threshold()[0] == process.COLLECT_AFTER

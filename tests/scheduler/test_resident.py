@@ -14,12 +14,12 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad_scheduler.residents import client as lines, service
-from dagad_scheduler.residents.client import Lines
+from dagad_scheduler.residents import client as resident_client, service
+from dagad_scheduler.residents.client import ResidentClient
 from dagad_scheduler.running.cluster import Cluster
-from support.desk_contents import desks_of, n_held, n_programs
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, shards_on, until_hung_up
+from support.service_contents import n_held, n_programs, services_of
 from support.waiting import PATIENCE, until
 
 
@@ -34,12 +34,12 @@ def client() -> Iterator[Client]:
 def road(client: Client, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     until_hung_up(client)
     if request.param == "relayed":
-        monkeypatch.setattr(Lines, "_open", out_of_reach)
+        monkeypatch.setattr(ResidentClient, "_open", out_of_reach)
     return str(request.param)
 
 
 async def out_of_reach(self: Any, address: str) -> Any:
-    raise lines._OutOfReach(address)
+    raise resident_client._OutOfReach(address)
 
 
 def chunk(rows: Any, theta: Any) -> Any:
@@ -121,8 +121,8 @@ def test_tapes_of_a_value_that_did_not_come_go_too(client: Client) -> None:
 
 def lose_rows(dask_worker: Any) -> None:
     """Have the next look for rows fail, as when they have just moved."""
-    for desk in desks_of(dask_worker):
-        for known in desk._programs.values():
+    for held in services_of(dask_worker):
+        for known in held._programs.values():
             known.keys = {number: ["elsewhere"] for number in known.keys}
 
 
@@ -131,8 +131,8 @@ def test_tapes_of_relayed_calls_of_a_dead_client_go_after_a_while(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until_hung_up(client)
-    monkeypatch.setattr(Lines, "_open", out_of_reach)
-    monkeypatch.setattr(Lines, "let_go", lambda *_: None)  # as if the client were dead
+    monkeypatch.setattr(ResidentClient, "_open", out_of_reach)
+    monkeypatch.setattr(ResidentClient, "let_go", lambda *_: None)  # as if the client were dead
     client.run(relayed_for, seconds=0.5)
     before = client.run(n_programs)
     try:
@@ -185,12 +185,12 @@ class Weighty:
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_tape_is_measured_once_in_a_thread_after_the_answer(is_large: bool, client: Client, tmp_path: Path) -> None:
     hot_on(client)  # the workers have desks
-    lines, address = Cluster(client).lines(), next(iter(client.nthreads()))
+    residents, address = Cluster(client).residents(), next(iter(client.nthreads()))
     program = dagad_parcel(Weighty(str(tmp_path), 2**40 if is_large else 8))
     call = {"token": "weighty", "method": "value", "keep": True, "number": "first"}
     told = {"program": program, "keys": [], "parts": [(0, 0)], "instead": []}
     measured, gate = tmp_path / "measured", tmp_path / "gate"
-    reply = answer(lines, address, call | told)
+    reply = answer(residents, address, call | told)
     assert reply["status"] == "OK"
     until(measured.exists)
     held_now = client.run(n_held, workers=[address])[address]  # the worker's event loop is free
@@ -199,19 +199,19 @@ def test_a_tape_is_measured_once_in_a_thread_after_the_answer(is_large: bool, cl
     if is_large:
         until(lambda: client.run(n_held, workers=[address])[address] == 0)
     else:
-        assert answer(lines, address, call | {"number": "second"})["status"] == "OK"
+        assert answer(residents, address, call | {"number": "second"})["status"] == "OK"
         until(lambda: len(measured.read_text().splitlines()) == 2)
         assert client.run(n_held, workers=[address])[address] == 2
     names = measured.read_text().splitlines()
     assert len(names) == 2 - is_large
     assert all("Dask-Default-Threads" in name for name in names), names
     for number in ("first", "second"):  # which nobody else lets go of
-        lines.let_go(number, frozenset([address]))
+        residents.let_go(number, frozenset([address]))
     until(lambda: held(client) == {0})
 
 
-def answer(lines: Lines, address: str, call: dict[str, Any]) -> dict[str, Any]:
-    run = lines.call({address: call}, 1, 0, PATIENCE)
+def answer(residents: ResidentClient, address: str, call: dict[str, Any]) -> dict[str, Any]:
+    run = residents.call({address: call}, 1, 0, PATIENCE)
     run.wait()
     return dict(run.replies[address])
 
@@ -224,12 +224,12 @@ def dagad_parcel(program: Any) -> list[Any]:
 
 def test_a_tape_whose_gradient_follows_at_once_is_not_measured(client: Client, tmp_path: Path) -> None:
     hot_on(client)
-    lines, address = Cluster(client).lines(), next(iter(client.nthreads()))
+    residents, address = Cluster(client).residents(), next(iter(client.nthreads()))
     call = {"token": "weighty", "method": "value", "keep": True, "number": "first"}
     told = {"program": dagad_parcel(Weighty(str(tmp_path), 8)), "keys": [], "parts": [(0, 0)], "instead": []}
     for number in map(str, range(10)):
-        answer(lines, address, call | told | {"number": number})
-        answer(lines, address, call | {"number": number, "method": "pull", "keep": False})
+        answer(residents, address, call | told | {"number": number})
+        answer(residents, address, call | {"number": number, "method": "pull", "keep": False})
         told = {}
     last = np.float64(client.submit(float, 1, pure=False).result())  # and whoever would measure has had time
     assert last == 1.0

@@ -56,7 +56,7 @@ def plain(scheduler: Any, reduction: Any) -> Loss:
     return lambda theta: reduction(chunk, rows, theta, grainsize=4, scheduler=scheduler)
 
 
-def placed(scheduler: Any, reduction: Any = dagad.reduce_sum) -> Loss:
+def sharded(scheduler: Any, reduction: Any = dagad.reduce_sum) -> Loss:
     """Return a loss of Shards, which goes past Dask's scheduler from the second time on."""
     shards, fun = dagad.shard({"row": np.arange(len(X)), "x": X}, grainsize=4, scheduler=scheduler), fresh(chunk)
     return lambda theta: reduction(fun, shards, theta)
@@ -114,9 +114,9 @@ def test_graphs_over_tls_give_the_bits_of_one_thread(way: str, reduction: Any, s
 @pytest.mark.parametrize("reduction", [dagad.reduce_sum, dagad.map_sum])
 @pytest.mark.parametrize("way", WAYS)
 def test_hot_loops_over_tls_give_the_bits_of_one_thread(way: str, reduction: Any, secured: Client) -> None:
-    loss, expected = placed(secured, reduction), bits(WAYS[way](placed("sync", reduction)))
+    loss, expected = sharded(secured, reduction), bits(WAYS[way](sharded("sync", reduction)))
     assert bits(dagad.value_and_grad(loss)(TROUBLING)) == bits(
-        dagad.value_and_grad(placed("sync", reduction))(TROUBLING)
+        dagad.value_and_grad(sharded("sync", reduction))(TROUBLING)
     )
     before = secured.run_on_scheduler(n_chunks_run)
     for _ in range(3):
@@ -142,7 +142,7 @@ def test_large_parameters_of_a_hot_loop_over_tls_give_the_same_bits(secured: Cli
 
 def test_a_worker_that_comes_later_answers_calls_over_tls() -> None:
     with a_cluster(1, security=Security.temporary()) as client:
-        loss, expected = placed(client), bits(dagad.value_and_grad(placed("sync"))(THETA))
+        loss, expected = sharded(client), bits(dagad.value_and_grad(sharded("sync"))(THETA))
         for _ in range(2):
             assert bits(dagad.value_and_grad(loss)(THETA)) == expected
         (pid,) = pids_of(client).values()
@@ -161,7 +161,7 @@ def test_a_cluster_secured_by_dasks_settings_gives_the_same_bits() -> None:
 
 def assert_hot(client: Client) -> None:
     """See that evaluations of Shards go past Dask's scheduler, and give the right bits."""
-    loss, expected = placed(client), bits(dagad.value_and_grad(placed("sync"))(THETA))
+    loss, expected = sharded(client), bits(dagad.value_and_grad(sharded("sync"))(THETA))
     assert bits(dagad.value_and_grad(loss)(THETA)) == expected
     before = client.run_on_scheduler(n_chunks_run)
     assert bits(dagad.value_and_grad(loss)(THETA)) == bits(evaluated(loss)) == expected
@@ -221,7 +221,7 @@ async def ask(address: str, options: dict[str, Any]) -> Any:
     """Ask what any part of a cluster would answer."""
     comm = await connect(address, timeout=PATIENCE, **options)
     try:
-        await comm.write({"op": "dagad_line"})
+        await comm.write({"op": "dagad_connection"})
         return await comm.read()
     finally:
         comm.abort()

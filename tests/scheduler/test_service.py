@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from dagad_scheduler.residents.service import Desk
+from dagad_scheduler.residents.service import ResidentService
 
 MAY_OPEN = threading.Event()
 
@@ -51,8 +51,8 @@ async def left_by_a_client() -> list[Any]:
         loop = SimpleNamespace(asyncio_loop=asyncio.get_running_loop())
         state = SimpleNamespace(nthreads=1)
         worker = SimpleNamespace(loop=loop, executors={"default": pool}, state=state, data={}, log_event=print)
-        desk, comm = Desk(worker), Comm()
-        line = asyncio.create_task(desk.line(comm, "client"))
+        service, comm = ResidentService(worker), Comm()
+        line = asyncio.create_task(service.connection(comm, "client"))
         assert await comm.replies.get() == {"status": "OK"}
         call = {"token": "program-1", "number": "1", "keep": False, "program": [pickle.dumps(Stale())]}
         await comm.sent.put(call | {"instead": (), "keys": [], "parts": []})
@@ -61,10 +61,10 @@ async def left_by_a_client() -> list[Any]:
             await asyncio.sleep(0)
         MAY_OPEN.set()
         assert (await comm.replies.get())["status"] == "unknown"
-        assert list(desk._programs) == ["program-1"]
+        assert list(service._programs) == ["program-1"]
         await comm.sent.put(None)
         await line
-        return list(desk._programs)
+        return list(service._programs)
 
 
 def test_a_program_that_was_forgotten_while_it_was_opened_goes_with_its_client() -> None:

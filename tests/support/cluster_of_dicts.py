@@ -120,9 +120,9 @@ class PaperLines:
 
     is_relayed = False
 
-    def __init__(self, placed: Sequence[Placed], owners: Sequence[int], n_threads: int = 1) -> None:
-        data = {key: rows for one in placed for key, rows in one.data.items()}
-        self._placed = placed
+    def __init__(self, sharded: Sequence[Placed], owners: Sequence[int], n_threads: int = 1) -> None:
+        data = {key: rows for one in sharded for key, rows in one.data.items()}
+        self._placed = sharded
         self.move(owners)
         self.by_address = {address: Worker(data, n_threads) for address in sorted(set(self._owners.values()))}
         for worker in self.by_address.values():
@@ -172,7 +172,7 @@ class OnPaper(ResidentExecutor):
         super().__init__(lines, 1.0)
         self.lines = lines
 
-    def _loop(self, job: Any, placed: Any) -> Any:
-        loop = super()._loop(job, placed)
+    def _loop(self, job: Any, sharded: Any) -> Any:
+        loop = super()._loop(job, sharded)
         loop._moved = time.monotonic()  # rows that lie unevenly stay where they are
         return loop

@@ -102,8 +102,8 @@ def until_hung_up(client: Client) -> None:
 
     def is_over() -> bool:
         gc.collect()
-        place = client.extensions.get("dagad-lines")
-        return place is None or place.lines() is None
+        place = client.extensions.get("dagad-residents")
+        return place is None or place.residents() is None
 
     until(is_over)
 

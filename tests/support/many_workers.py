@@ -28,7 +28,7 @@ from distributed import Client, Scheduler, Worker
 from distributed.comm import tcp
 
 import dagad as dagad  # workers have it when they start
-from dagad_scheduler.residents.client import lines_of
+from dagad_scheduler.residents.client import resident_client_of
 
 PATIENCE = 120.0
 MEMORY = "400MB"
@@ -161,7 +161,7 @@ def be_quiet(dask_worker: Any = None, dask_scheduler: Any = None) -> None:
 @contextlib.contextmanager
 def out_of_reach(client: Client) -> Iterator[None]:
     """Have a client reach its scheduler only, for a while."""
-    lines = lines_of(client)
+    lines = resident_client_of(client)
     lines._relayed = float("inf")
     try:
         yield

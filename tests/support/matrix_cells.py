@@ -188,7 +188,7 @@ class Source(NamedTuple):
     read: Any
     read_item: Any
     active: bool = False
-    placed: bool = False
+    sharded: bool = False
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -200,11 +200,11 @@ SOURCES = {
     "arrays": Source(X, of_array, of_array),
     "in arrays": Source(X, of_array, of_array, active=True),
     "ragged": Source(RAGGED, of_list, of_item, active=True),
-    "shards": Source(X, of_array, of_array, placed=True),
-    "in shards": Source(X, of_array, of_array, active=True, placed=True),
-    "ragged shards": Source(RAGGED, of_list, of_item, placed=True),
+    "shards": Source(X, of_array, of_array, sharded=True),
+    "in shards": Source(X, of_array, of_array, active=True, sharded=True),
+    "ragged shards": Source(RAGGED, of_list, of_item, sharded=True),
     "table": Source(TABLE, of_table, of_table),
-    "table shards": Source(TABLE, of_table, of_table, placed=True),
+    "table shards": Source(TABLE, of_table, of_table, sharded=True),
 }
 
 
@@ -223,7 +223,7 @@ def given(feature: str, source: str, scheduler: Any, *, plain: bool = False) -> 
     rows, options, tangents = where.rows, {"scheduler": scheduler}, directions(where)
     if where.read is of_table and not plain:
         rows = pandas.DataFrame(where.rows | {"words": ["unused"] * N_ROWS})
-    if where.placed and not plain:
+    if where.sharded and not plain:
         cut = functools.partial(dagad.shard, grainsize=GRAINSIZE, scheduler=scheduler)
         rows, tangents = cut(rows), (tangents[0], *map(cut, tangents[1:]))
     else:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dagad._errors import PortabilityError, SchedulerLostError
-from dagad._executors.evaluation import calm_process, inside_task, new_names
+from dagad._executors.evaluation import inside_task, new_names, process_settings
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees
 from dagad._kernels.batch import BatchSeeds
@@ -123,7 +123,7 @@ def serve(end: Any) -> None:
             for token in forgotten:
                 held.pop(token, None)
             try:
-                with calm_process, inside_task:
+                with process_settings, inside_task:
                     answer: Any = list(found(held, *parcel.open()))
             except Exception as error:
                 answer = error

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import dagad
-from dagad._values.buffers import ALIGNMENT, Layout, Spec, as_bytes
+from dagad._values.buffers import ALIGNMENT, BufferLayout, Spec, as_bytes
 from support.examples import examples
 
 DTYPES = ["f4", "f8", "c8", "c16"]
@@ -24,8 +24,8 @@ def looks(leaf: Any) -> Any:
     return type(leaf), array.dtype, array.shape, array.flags.c_contiguous, array.flags.f_contiguous, array.tobytes("A")
 
 
-def layout_of(*leaves: Any) -> Layout:
-    return Layout([Spec.of(leaf) for leaf in leaves])
+def layout_of(*leaves: Any) -> BufferLayout:
+    return BufferLayout([Spec.of(leaf) for leaf in leaves])
 
 
 def sent(*leaves: Any) -> list[Any]:

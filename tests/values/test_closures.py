@@ -11,7 +11,7 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._values.closures import Hole, hoist
+from dagad._values.closures import Hole, closure_convert
 from support.closure_forms import FORMS, Model
 from support.waves import ROWS, expected_at, wave
 
@@ -143,7 +143,7 @@ def test_a_closure_made_again_has_its_name_and_its_attributes() -> None:
             return wave(rows, t)
 
         vars(chunk)["mark"] = "mine"
-        values, make = hoist(chunk)
+        values, make = closure_convert(chunk)
         made = make([0.5])
         names.append((made.__name__, made.__qualname__, made.__doc__, made.__module__, made.mark, made.__kwdefaults__))
         assert len(values) == 1
@@ -157,7 +157,7 @@ def test_a_closure_made_again_has_its_name_and_its_attributes() -> None:
 
 def test_a_function_without_traced_values_has_nothing_to_hoist() -> None:
     model = Model(0.5)
-    values, make = hoist(model.chunk)
+    values, make = closure_convert(model.chunk)
     assert values == []
     assert make([]) == model.chunk
 
@@ -166,7 +166,7 @@ def test_a_hole_of_another_template_is_none_of_this_one() -> None:
     found: list[Any] = []
 
     def loss(t: Any) -> Any:
-        values, make = hoist(functools.partial(lambda *args: args, Hole(0), t))
+        values, make = closure_convert(functools.partial(lambda *args: args, Hole(0), t))
         found.extend(make([3.0])())
         return values[0]
 

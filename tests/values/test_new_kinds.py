@@ -13,7 +13,7 @@ import pytest
 import dagad
 from dagad._values import kinds
 from dagad._values.carried import Carried
-from dagad._values.closures import hoist
+from dagad._values.closures import closure_convert
 from dagad._values.contents import made_by
 from dagad._values.digest import digest
 from dagad._values.fingerprint import fingerprint, same
@@ -83,7 +83,7 @@ def equal(one: Any, other: Any) -> bool:
 
 def test_a_traced_value_in_it_is_found_and_replaced(line: Any) -> None:
     def loss(t: Any) -> Any:
-        found.append(len(hoist(chunk_of(sealed(t)))[0]))
+        found.append(len(closure_convert(chunk_of(sealed(t)))[0]))
         return dagad.reduce_sum(chunk_of(sealed(t**2)), ROWS, grainsize=2, scheduler="sync")
 
     found: list[int] = []

@@ -18,7 +18,7 @@ import pytest
 
 import dagad
 from dagad._values.carried import Carried
-from dagad._values.closures import hoist, with_arrays
+from dagad._values.closures import closure_convert, with_arrays
 from dagad._values.digest import digest
 from dagad._values.fingerprint import fingerprint, identity_of, same
 from dagad._values.walk import Walk
@@ -254,7 +254,7 @@ class Answering:
 def test_no_code_of_the_users_runs_in_what_every_evaluation_looks_through() -> None:
     thing = Answering()
     for chunk in (thing, lambda rows, held=thing: held, functools.partial(thing, 1), {"a": [thing]}.get):
-        for look in (Walk, hoist, identity_of, fingerprint, functools.partial(fingerprint, here=True)):
+        for look in (Walk, closure_convert, identity_of, fingerprint, functools.partial(fingerprint, here=True)):
             look(chunk)
             look([chunk, thing])
         with_arrays(chunk, np.copy)

@@ -53,9 +53,9 @@ def choose(a: Array, choices: Array, out: object = None) -> Any:
         np.choose(a, [0] * len(choices))  # raises what numpy raises
     else:
         note_beyond(a, len(choices), 0)
-    places = [jnp.equal(a, index) for index in range(len(choices))]
+    indices = [jnp.equal(a, index) for index in range(len(choices))]
     dtype = common_dtype(choices)
-    return select(places, choices, np.asarray(beyond(dtype), dtype))
+    return select(indices, choices, np.asarray(beyond(dtype), dtype))
 
 
 def piecewise(x: Array, condlist: Array, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
@@ -103,8 +103,8 @@ def apply_along_axis(func1d: Function, axis: int, arr: Array, *args: Any, **kwar
     found = np.stack(parts)
     inner = found.shape[1:]
     at = axis % (len(outer) + 1)
-    places = range(len(outer), len(outer) + len(inner)), range(at, at + len(inner))
-    return np.moveaxis(np.reshape(found, (*outer, *inner)), *places)
+    indices = range(len(outer), len(outer) + len(inner)), range(at, at + len(inner))
+    return np.moveaxis(np.reshape(found, (*outer, *inner)), *indices)
 
 
 def apply_over_axes(func: Function, a: Array, axes: Axis) -> Any:

@@ -48,9 +48,9 @@ def with_slopes(value: Function, *slopes: Slope) -> Function:
         kind = jnp.result_type(*(arg for arg, slope in zip(own, slopes, strict=True) if slope is not None))
         if kind.kind != "f":
             return value(*args)
-        for place, slope in enumerate(slopes):
-            if slope is not None and own[place].dtype != kind:
-                own[place] = own[place].astype(kind)
+        for index, slope in enumerate(slopes):
+            if slope is not None and own[index].dtype != kind:
+                own[index] = own[index].astype(kind)
         return function(*jnp.broadcast_arrays(*own))
 
     return call
@@ -167,8 +167,8 @@ def _so_far(function: Function, is_beyond: Function) -> Function:
         before = jnp.roll(before, 1, -1)
         is_new = is_beyond(known, before) | (jnp.isnan(known) & ~jnp.isnan(before))
         numbers = jnp.where(is_new, jnp.arange(x.shape[axis]), 0)
-        places = jax.lax.cummax(numbers.at[..., 0].set(0), x.ndim - 1)
-        return jnp.take_along_axis(x, jnp.moveaxis(places, -1, axis), axis, mode="promise_in_bounds")
+        indices = jax.lax.cummax(numbers.at[..., 0].set(0), x.ndim - 1)
+        return jnp.take_along_axis(x, jnp.moveaxis(indices, -1, axis), axis, mode="promise_in_bounds")
 
     return so_far
 

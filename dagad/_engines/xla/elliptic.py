@@ -45,7 +45,7 @@ def _second_by_m(p: Array) -> Any:
     return -_rd(0.0, jnp.sqrt(p), 1.0) / 6.0
 
 
-def _turned(phi: Array, m: Array) -> Any:
+def _by_quarters(phi: Array, m: Array) -> Any:
     """Return how often pi is in an angle, and of what is left the sine, the cosine and sqrt(1 - m sine^2)."""
     turns = jnp.round(jax.lax.stop_gradient(phi) / np.pi)
     sign = 1.0 - 2.0 * jnp.mod(turns, 2.0)
@@ -58,23 +58,23 @@ def _whole_turns(turns: Array, each: Array) -> Any:
 
 
 def _ellipkinc(phi: Array, m: Array) -> Any:
-    turns, sine, cosine, root = _turned(phi, m)
+    turns, sine, cosine, root = _by_quarters(phi, m)
     return sine * _rf(cosine, root, 1.0) + _whole_turns(turns, _complete(1.0 - m)[0])
 
 
 def _ellipeinc(phi: Array, m: Array) -> Any:
-    turns, sine, cosine, root = _turned(phi, m)
+    turns, sine, cosine, root = _by_quarters(phi, m)
     part = sine * _rf(cosine, root, 1.0) - m / 3.0 * sine**3 * _rd(cosine, root, 1.0)
     return part + _whole_turns(turns, _complete(1.0 - m)[1])
 
 
 def _incomplete_first(ans: Array, phi: Array, m: Array) -> Any:
-    turns, sine, cosine, root = _turned(phi, m)
+    turns, sine, cosine, root = _by_quarters(phi, m)
     return sine**3 * _rd(cosine, 1.0, root) / 6.0 + _whole_turns(turns, _first_by_m(1.0 - m))
 
 
 def _incomplete_second(ans: Array, phi: Array, m: Array) -> Any:
-    turns, sine, cosine, root = _turned(phi, m)
+    turns, sine, cosine, root = _by_quarters(phi, m)
     return -(sine**3) * _rd(cosine, root, 1.0) / 6.0 + _whole_turns(turns, _second_by_m(1.0 - m))
 
 
@@ -104,8 +104,8 @@ UFUNCS: dict[str, Function] = {
     "ellipk": corners.with_slopes(lambda m: _complete(1.0 - m)[0], lambda ans, m: _first_by_m(1.0 - m)),
     "ellipkm1": corners.with_slopes(lambda p: _complete(p)[0], lambda ans, p: -_first_by_m(p)),
     "ellipe": corners.with_slopes(lambda m: _complete(1.0 - m)[1], lambda ans, m: _second_by_m(1.0 - m)),
-    "ellipkinc": corners.with_slopes(_ellipkinc, lambda ans, phi, m: 1.0 / _turned(phi, m)[3], _incomplete_first),
-    "ellipeinc": corners.with_slopes(_ellipeinc, lambda ans, phi, m: _turned(phi, m)[3], _incomplete_second),
+    "ellipkinc": corners.with_slopes(_ellipkinc, lambda ans, phi, m: 1.0 / _by_quarters(phi, m)[3], _incomplete_first),
+    "ellipeinc": corners.with_slopes(_ellipeinc, lambda ans, phi, m: _by_quarters(phi, m)[3], _incomplete_second),
     "elliprf": of_real(
         "elliprf",
         corners.with_slopes(

@@ -73,8 +73,8 @@ def _unitary_moved(args: Any, tangents: Any) -> Any:
     moved = _adjoint(u) @ tangent
     found = u @ sylvester(positive, positive, moved - _adjoint(moved), "polar")
     if a.shape[-2] > a.shape[-1]:
-        apart = tangent - u @ moved
-        found = found + jnp.swapaxes(jnp.linalg.solve(positive.T, apart.T), -1, -2)
+        residual = tangent - u @ moved
+        found = found + jnp.swapaxes(jnp.linalg.solve(positive.T, residual.T), -1, -2)
     sizes = jnp.linalg.svd(a, compute_uv=False)
     is_singular = sizes[-1] <= a.shape[0] * np.finfo(sizes.dtype).eps * sizes[0]
     return u, jnp.where(is_singular, jnp.nan, 1.0) * found  # a choice would give no slope

@@ -65,11 +65,11 @@ _Carry = tuple[list[Any], list[int], int]  # first values, their numbers in the 
 
 
 @dataclass(slots=True, eq=False)
-class Loop:
+class RepeatedSteps:
     """Iterations of the same steps."""
 
     n_iterations: int
-    steps: list[Step | Loop]
+    steps: list[Step | RepeatedSteps]
     carries: list[_Carry] = field(default_factory=list)
     xs: list[tuple[list[Any], int]] = field(default_factory=list)  # values of all iterations, the number in the body
     last: dict[int, int] = field(default_factory=dict)  # numbers of values, by numbers of what the body gives at last
@@ -110,17 +110,17 @@ class _Flat:
 
     def hoist(self) -> None:
         """Take parts of arrays right after these are there, each part once."""
-        place, rows = dict[int, int](), [dict[Hashable, Step]()]  # the row of each value, and the steps of each row
+        row_of, rows = dict[int, int](), [dict[Hashable, Step]()]  # the row of each value, and the steps of each row
         same = dict[Any, int]()  # parts that were taken before, by those taken again
         for step in self.steps:
             inputs = _renamed(step.inputs, same)
             if not step.is_of_parts:
                 rows.append({})
-            row = max((place.get(v, 0) for v in _values(inputs)), default=0) if step.is_of_parts else len(rows) - 1
+            row = max((row_of.get(v, 0) for v in _values(inputs)), default=0) if step.is_of_parts else len(rows) - 1
             key = (self.kind(step), *map(_atom_key, inputs)) if step.is_of_parts else None
             before = rows[row].setdefault(key, replace(step, inputs=tuple(inputs)))
             same.update((v, old) for v, old in zip(step.outputs, before.outputs, strict=True) if v != old)
-            place.update(dict.fromkeys(step.outputs, row))
+            row_of.update(dict.fromkeys(step.outputs, row))
         self.steps = [step for row in rows for step in row.values()]
         self.outputs = _renamed(self.outputs, same)
 
@@ -152,7 +152,7 @@ def rolled(program: ClosedJaxpr) -> ClosedJaxpr | None:
     flat.hoist()
     flat.prune()
     steps = _Search(flat).found(flat.steps, set(_values(flat.outputs)))
-    if not any(isinstance(step, Loop) for step in steps):
+    if not any(isinstance(step, RepeatedSteps) for step in steps):
         return None
 
     def run(*inputs: Any) -> list[Any]:
@@ -183,7 +183,9 @@ class _Search:
                 return [*self.found(steps[:start], needed | behind), loop, *self.found(steps[end:], needed)]
         return list(steps)
 
-    def _loop(self, steps: list[Step], start: int, length: int, n_iterations: int, needed: set[int]) -> Loop | None:
+    def _loop(
+        self, steps: list[Step], start: int, length: int, n_iterations: int, needed: set[int]
+    ) -> RepeatedSteps | None:
         """Return a stretch as a loop; None where its iterations hang together in another way."""
         iterations = [steps[start + k * length : start + (k + 1) * length] for k in range(n_iterations)]
         made = {
@@ -195,7 +197,7 @@ class _Search:
         if not all(_is_numeric(a) and math.prod(a.shape) <= LARGEST for a in map(self._flat.avals.__getitem__, made)):
             return None
         inside = _Iterations(self._flat, iterations, made)
-        body = list[Step | Loop]()
+        body = list[Step | RepeatedSteps]()
         for j, step in enumerate(iterations[0]):
             inputs = [inside.input([each[j].inputs[i] for each in iterations]) for i in range(len(step.inputs))]
             if None in inputs:
@@ -234,7 +236,7 @@ class _Iterations:
 
     def __init__(self, flat: _Flat, iterations: list[list[Step]], made: dict[int, tuple[int, int, int]]) -> None:
         self._flat, self._iterations, self._made = flat, iterations, made
-        self.loop = Loop(len(iterations), [])
+        self.loop = RepeatedSteps(len(iterations), [])
         self._known: dict[Hashable, int] = {}
 
     def input(self, atoms: list[Any]) -> Any:
@@ -292,18 +294,18 @@ class _Values:
         if _is_constant(atom):
             return atom.val
         if atom not in self._known:
-            stack, place = self._stacks[atom]
-            self._known[atom] = jax.lax.index_in_dim(stack, place, keepdims=False)
+            stack, index = self._stacks[atom]
+            self._known[atom] = jax.lax.index_in_dim(stack, index, keepdims=False)
         return self._known[atom]
 
-    def run(self, steps: Sequence[Step | Loop]) -> None:
+    def run(self, steps: Sequence[Step | RepeatedSteps]) -> None:
         for step in steps:
-            if isinstance(step, Loop):
+            if isinstance(step, RepeatedSteps):
                 self._run_loop(step)
                 continue
             self._known.update(zip(step.outputs, step.apply(*map(self.read, step.inputs)), strict=True))
 
-    def _run_loop(self, loop: Loop) -> None:
+    def _run_loop(self, loop: RepeatedSteps) -> None:
         first = [[self._typed(v, made) for v in values] for values, _, made in loop.carries]
         own = [name for name in loop.last if name not in {made for _, _, made in loop.carries}]
         empty = [jnp.zeros(self._flat.avals[name].shape, self._flat.avals[name].dtype) for name in own]
@@ -339,8 +341,8 @@ class _Values:
             if n < 2:
                 parts.append(self._typed(atoms[k], name)[None])
             else:
-                stack, place = self._stacks[atoms[k]]
-                low = min(place, place + step * (n - 1))
+                stack, index = self._stacks[atoms[k]]
+                low = min(index, index + step * (n - 1))
                 part = jax.lax.slice_in_dim(stack, low, low + n)
                 parts.append(part if step > 0 else jax.lax.rev(part, (0,)))
             k += max(n, 1)
@@ -348,11 +350,11 @@ class _Values:
 
     def _run_of(self, atoms: list[Any]) -> tuple[int, int]:
         """Return how many of the first values follow each other in a stack, and in which direction."""
-        places = [(None, 0) if _is_constant(v) else self._stacks.get(v, (None, 0)) for v in atoms]
-        (stack, first), n = places[0], 1
-        if stack is None or len(places) < 2 or abs(step := places[1][1] - first) != 1:
+        indices = [(None, 0) if _is_constant(v) else self._stacks.get(v, (None, 0)) for v in atoms]
+        (stack, first), n = indices[0], 1
+        if stack is None or len(indices) < 2 or abs(step := indices[1][1] - first) != 1:
             return 1, 1
-        while n < len(places) and places[n][0] is stack and places[n][1] == first + n * step:
+        while n < len(indices) and indices[n][0] is stack and indices[n][1] == first + n * step:
             n += 1
         return n, step
 
@@ -361,7 +363,7 @@ def _step(equation: Any, inputs: tuple[Any, ...], outputs: tuple[int, ...]) -> S
     name, params = equation.primitive.name, equation.params
     if name == "pad" and all(low >= 0 and high >= 0 and not between for low, high, between in params["padding_config"]):
         starts = [_Number(int(low)) for low, _, _ in params["padding_config"]]
-        return Step(name, partial(_placed, equation.outvars[0].aval.shape), (*inputs, *starts), outputs)
+        return Step(name, partial(_written_into, equation.outvars[0].aval.shape), (*inputs, *starts), outputs)
     kind = equation.primitive, _key(params)
     return Step(kind, partial(_bound, equation), inputs, outputs, name in _OF_PARTS)
 
@@ -371,13 +373,13 @@ def _bound(equation: Any, *given: Any) -> Any:
     return found if equation.primitive.multiple_results else [found]
 
 
-def _placed(shape: tuple[int, ...], part: Any, rest: Any, *starts: Any) -> Any:
+def _written_into(shape: tuple[int, ...], part: Any, rest: Any, *starts: Any) -> Any:
     """Return an array with a part where it starts, and elsewhere a number."""
     if all(isinstance(start, int) for start in starts):
         ends = [n - start - own for n, start, own in zip(shape, starts, part.shape, strict=True)]
         return [jax.lax.pad(part, rest, [(start, end, 0) for start, end in zip(starts, ends, strict=True)])]
-    places = [jnp.asarray(start, np.int32) for start in starts]
-    return [jax.lax.dynamic_update_slice(jnp.broadcast_to(rest, shape), part, places)]
+    indices = [jnp.asarray(start, np.int32) for start in starts]
+    return [jax.lax.dynamic_update_slice(jnp.broadcast_to(rest, shape), part, indices)]
 
 
 def _is_constant(atom: Any) -> bool:

@@ -63,9 +63,9 @@ def logm(A: Array) -> Any:
     eye = np.eye(near.shape[-1], dtype=near.dtype)
     for _ in range(_N_ROOTS):
         near = _roots(near)
-    apart = near - eye
+    excess = near - eye
     parts = [
-        float(weight) * jnp.linalg.solve(eye + float(0.5 + 0.5 * node) * apart, apart)
+        float(weight) * jnp.linalg.solve(eye + float(0.5 + 0.5 * node) * excess, excess)
         for node, weight in zip(_NODES, _WEIGHTS, strict=True)
     ]
     return 2.0 ** (_N_ROOTS - 1) * sum(parts[1:], parts[0])
@@ -86,8 +86,8 @@ def _both(a: Array) -> tuple[Any, Any]:
     if a.dtype.kind == "c":
         ahead, behind = _exp(1j * a), _exp(-1j * a)
         return 0.5 * (ahead + behind), -0.5j * (ahead - behind)
-    turned = _exp(1j * a)
-    return jnp.real(turned), jnp.imag(turned)
+    rotation = _exp(1j * a)
+    return jnp.real(rotation), jnp.imag(rotation)
 
 
 def _hyperbolic(a: Array) -> tuple[Any, Any]:

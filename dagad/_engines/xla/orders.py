@@ -55,8 +55,8 @@ def _moved(q: Array, count: int, method: Any, most: float) -> tuple[Any, str]:
     """Return the quantile that is linear between entries, or is the nearest one, where numpy's method has this one."""
     if count < 2:
         return q * most, "linear"
-    places = np.quantile(np.arange(float(count)), q, method=method)
-    return places / (count - 1.0) * most, "nearest" if np.all(places == np.floor(places)) else "linear"
+    positions = np.quantile(np.arange(float(count)), q, method=method)
+    return positions / (count - 1.0) * most, "nearest" if np.all(positions == np.floor(positions)) else "linear"
 
 
 def _in_opposite_order(x: Array) -> Any:
@@ -75,8 +75,8 @@ def sorting(func: Function) -> Function:
             raise NotDifferentiableError(refusals.of_option(public_name(func), ["order"]))
         if not descending or descending is np._NoValue:
             return Called(func)(a, axis)
-        turned = Called(func)(_in_opposite_order(array_of(a)), axis)
-        return _in_opposite_order(turned) if func is np.sort else turned
+        backwards = Called(func)(_in_opposite_order(array_of(a)), axis)
+        return _in_opposite_order(backwards) if func is np.sort else backwards
 
     return functools.wraps(func)(found)
 

@@ -47,9 +47,9 @@ from dagad._types import Args, DType, Value
 class _Patched:
     """Stands for a function of a module or class: in threads that hold the patch `takes_over` has a say."""
 
-    def __init__(self, place: str, takes_over: Callable[..., bool], here: _Here) -> None:
-        self.place, self.takes_over, self.here = place, takes_over, here
-        home, self.name = re.split(r"[.:](?=\w+$)", place)
+    def __init__(self, path: str, takes_over: Callable[..., bool], here: _Here) -> None:
+        self.path, self.takes_over, self.here = path, takes_over, here
+        home, self.name = re.split(r"[.:](?=\w+$)", path)
         self.home = pkgutil.resolve_name(home)
         self.stock = getattr(self.home, self.name)
         self.__module__, self.__doc__ = self.stock.__module__, self.stock.__doc__
@@ -77,17 +77,17 @@ class _Patched:
         return repr(self.stock)
 
     def __reduce__(self) -> Any:
-        return pkgutil.resolve_name, (self.place,)
+        return pkgutil.resolve_name, (self.path,)
 
 
 class _Here(threading.local):
     depth = n_calls = 0
 
 
-def _is_there(place: str) -> bool:
+def _is_there(path: str) -> bool:
     """Return whether there is such a function: not every system has each."""
     try:
-        pkgutil.resolve_name(place)
+        pkgutil.resolve_name(path)
     except AttributeError:
         return False
     return True
@@ -96,9 +96,9 @@ def _is_there(place: str) -> bool:
 class _Patch:
     """Names of modules and classes that are others while any thread holds them; reentrant."""
 
-    def __init__(self, places: str, takes_over: Callable[..., bool]) -> None:
+    def __init__(self, paths: str, takes_over: Callable[..., bool]) -> None:
         self.lock, self.here, self.n = threading.Lock(), _Here(), 0
-        self.ours = [_Patched(place, takes_over, self.here) for place in places.split() if _is_there(place)]
+        self.ours = [_Patched(path, takes_over, self.here) for path in paths.split() if _is_there(path)]
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:

@@ -74,10 +74,10 @@ def _of_samples(function: Function) -> Function | None:
 
 
 def _of_same_name(name: str) -> Function | None:
-    place, _, short = name.rpartition(".")
+    module, _, short = name.rpartition(".")
     if name in _OTHERWISE:
         return None
-    home = {"scipy.special": jss, "scipy.linalg": jsp.linalg, "scipy.integrate": jsp.integrate}.get(place)
+    home = {"scipy.special": jss, "scipy.linalg": jsp.linalg, "scipy.integrate": jsp.integrate}.get(module)
     return getattr(home, short, None)
 
 

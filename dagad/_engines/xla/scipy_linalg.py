@@ -164,9 +164,9 @@ def _eig_moved(args: Any, tangents: Any) -> Any:
     values, vectors = _eig(*args)
     inner = jnp.linalg.solve(vectors, tangents[0].astype(vectors.dtype) @ vectors)
     eye = np.eye(values.shape[-1], dtype=bool)
-    apart = jnp.where(eye, 1.0, values[..., None, :] - values[..., :, None])
-    turned = vectors @ jnp.where(eye, 0.0, inner / apart)
-    return (values, vectors), (jnp.diagonal(inner, axis1=-2, axis2=-1), turned)
+    gaps = jnp.where(eye, 1.0, values[..., None, :] - values[..., :, None])
+    moved_vectors = vectors @ jnp.where(eye, 0.0, inner / gaps)
+    return (values, vectors), (jnp.diagonal(inner, axis1=-2, axis2=-1), moved_vectors)
 
 
 # Factors and inverses
@@ -202,8 +202,8 @@ def _lstsq(a: Array, b: Array, lapack_driver: str | None = None) -> Any:
     sizes = jnp.linalg.svd(a, compute_uv=False)
     projected = _adjoint(q) @ b
     x = _one_or_nan(sizes, 1) * jsp.linalg.solve_triangular(r, projected)
-    apart = b - a @ x
-    return x, jnp.sum(jnp.real(apart * jnp.conj(apart)), axis=0), columns, sizes
+    residual = b - a @ x
+    return x, jnp.sum(jnp.real(residual * jnp.conj(residual)), axis=0), columns, sizes
 
 
 def _frechet(A: Array, E: Array, method: str | None = None, compute_expm: bool = True) -> Any:

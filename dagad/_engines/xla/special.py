@@ -104,8 +104,8 @@ def _poch(a: Array, m: Array) -> Any:
     x, y = (jnp.where(top | below, 1.0, each) for each in (a + m, a))
     usual = jss.gammasgn(x) * jss.gammasgn(y) * jnp.exp(jss.gammaln(x) - jss.gammaln(y))
     sign = 1.0 - 2.0 * jnp.mod(m, 2.0)
-    turned = sign * jnp.exp(jss.gammaln(1.0 - a) - jss.gammaln(1.0 - a - m))  # by reflection: both are whole
-    return jnp.where(top & below, turned, jnp.where(below, 0.0, jnp.where(top, jnp.inf, usual)))
+    reflected = sign * jnp.exp(jss.gammaln(1.0 - a) - jss.gammaln(1.0 - a - m))  # by reflection: both are whole
+    return jnp.where(top & below, reflected, jnp.where(below, 0.0, jnp.where(top, jnp.inf, usual)))
 
 
 poch = corners.with_slopes(

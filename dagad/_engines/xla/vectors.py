@@ -33,7 +33,7 @@ def is_long(*args: Array) -> bool:
     return of_doubles and max(map(np.size, args)) >= LONG and jax.default_backend() == "cpu"
 
 
-def _apart(value: Function) -> Function:
+def _in_a_loop_of_its_own(value: Function) -> Function:
     """Return a function that is computed in a loop of its own."""
 
     @functools.wraps(value)
@@ -94,15 +94,15 @@ def _log1p(x: Array) -> Any:
     return _everywhere(1.0 + x, _of_mantissa(k, jnp.where(k == 0, x, f)))
 
 
-@_apart
+@_in_a_loop_of_its_own
 def _long_logaddexp(x: Array, y: Array) -> Any:
     gap = jnp.where(x == y, 0.0, -jnp.abs(x - y))  # of two infinities too
     return jnp.maximum(x, y) + _log1p(jnp.exp(gap))
 
 
-_long_log = jax.custom_jvp(_apart(_log))
+_long_log = jax.custom_jvp(_in_a_loop_of_its_own(_log))
 _long_log.defjvps(lambda tangent, ans, x: tangent / x)
-_long_log1p = jax.custom_jvp(_apart(_log1p))
+_long_log1p = jax.custom_jvp(_in_a_loop_of_its_own(_log1p))
 _long_log1p.defjvps(lambda tangent, ans, x: tangent / (1.0 + x))
 
 
@@ -188,7 +188,7 @@ def _below_zero(order: int, x: Array, found: Array) -> Any:
 def of_gamma(order: int) -> Function:
     """Return this derivative of the logarithm of the absolute value of the gamma function; of order 1 it is digamma."""
 
-    @_apart
+    @_in_a_loop_of_its_own
     def value(x: Array) -> Any:
         below = x < 0
         found = _stored(_above_zero(order, jnp.where(below, 1.0 - x, x)))

@@ -258,13 +258,13 @@ def _of_truths(function: Function) -> Function:
     return functools.wraps(function)(truths)
 
 
-def _place_of(function: Function) -> Function:
-    def place(a: Array, *args: Any, **kwargs: Any) -> Any:
+def _index_of(function: Function) -> Function:
+    def index(a: Array, *args: Any, **kwargs: Any) -> Any:
         if array_of(a).dtype.kind == "c":
             raise NotDifferentiableError(refusals.of_function(public_name(function), " of complex numbers"))
         return Called(function)(a, *args, **kwargs)
 
-    return functools.wraps(function)(place)
+    return functools.wraps(function)(index)
 
 
 def _real_if_close(a: Array, tol: float = 100.0) -> Any:
@@ -403,10 +403,10 @@ WRITTEN.update(
         np.meshgrid: lambda *xi, copy=True, **how: tuple(jnp.meshgrid(*map(array_of, xi), **how)),
         np.all: _of_truths(np.all),
         np.any: _of_truths(np.any),
-        np.argmax: _place_of(np.argmax),
-        np.argmin: _place_of(np.argmin),
-        np.nanargmax: _place_of(np.nanargmax),
-        np.nanargmin: _place_of(np.nanargmin),
+        np.argmax: _index_of(np.argmax),
+        np.argmin: _index_of(np.argmin),
+        np.nanargmax: _index_of(np.nanargmax),
+        np.nanargmin: _index_of(np.nanargmin),
         np.sort: sorting(np.sort),
         np.argsort: sorting(np.argsort),
         np.triu: triangle_by(jnp.triu),

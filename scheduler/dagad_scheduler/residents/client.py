@@ -1,15 +1,15 @@
 """The client's end of a hot loop: open connections to every worker, or one message through the scheduler.
 
-All Shards of a client share its `Lines`, which end with the last of them. A call has a connection to each of its
-workers to itself, and closes it when it is given up: calls at the same time don't hear of that.
+All Shards of a client share its `ResidentClient`, which ends with the last of them. A call has a connection to each of
+its workers to itself, and closes it when it is given up: calls at the same time don't hear of that.
 
-State of `Lines`, touched by the client's event loop only:
+State of `ResidentClient`, touched by the client's event loop only:
 
 ==============  ===========================================================================================
 `connections`  those that are open; one that failed is closed, and another one opened when needed
 `_relayed`      until when calls go through the scheduler, since a worker could not be reached from here
 `_reports`      what is told of calls to the scheduler's plugin
-`standing`     the tasks by which Dask sees that the workers work
+`keep_alive`     the tasks by which Dask sees that the workers work
 ==============  ===========================================================================================
 
 `_let_go` is a queue: who lets go of something puts it there, from whatever thread; the loop tells the workers.
@@ -33,9 +33,9 @@ from typing import Any
 from dagad_scheduler._types import Client
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.residents.connections import Connections
+from dagad_scheduler.residents.keep_alive import KeepAlive, keep_alive_of
 from dagad_scheduler.residents.messages import all_packed, has_buffers, nbytes
 from dagad_scheduler.residents.reports import TOPIC, OfClient
-from dagad_scheduler.residents.standing import Standing, standing_of
 from dagad_scheduler.roles import Key
 from dagad_scheduler.run import Account, Progress, Run
 from dagad_scheduler.workers import workers_of
@@ -51,14 +51,14 @@ class _OutOfReach(Exception):
     """A worker can't be connected to from here."""
 
 
-def lines_of(client: Client) -> Lines:
+def resident_client_of(client: Client) -> ResidentClient:
     """Return the lines of a client; they stay for as long as somebody else refers to them."""
-    place: _Place = client.extensions.setdefault("dagad-lines", _Place())
-    with place.lock:
-        found = place.lines()
+    extension: _Extension = client.extensions.setdefault("dagad-residents", _Extension())
+    with extension.lock:
+        found = extension.residents()
         if found is None:
-            found = Lines(client)
-            place.lines = weakref.ref(found)
+            found = ResidentClient(client)
+            extension.residents = weakref.ref(found)
     return found
 
 
@@ -66,25 +66,25 @@ def _call_later(client: Client, seconds: float, call: Callable[[], None]) -> Non
     client.loop.asyncio_loop.call_later(seconds, call, context=contextvars.Context())
 
 
-def _report(client: Client, told: dict[str, Any]) -> None:
-    task = asyncio.create_task(_send(client, told), name="dagad-report")
-    place: _Place = client.extensions["dagad-lines"]
-    place.sending.add(task)
-    task.add_done_callback(place.sending.discard)
+def _report(client: Client, event: dict[str, Any]) -> None:
+    task = asyncio.create_task(_send(client, event), name="dagad-report")
+    extension: _Extension = client.extensions["dagad-residents"]
+    extension.sending.add(task)
+    task.add_done_callback(extension.sending.discard)
 
 
-async def _send(client: Client, told: dict[str, Any]) -> None:
+async def _send(client: Client, event: dict[str, Any]) -> None:
     if client.status == "running":
         with contextlib.suppress(OSError):
-            await client.scheduler.log_event(topic=TOPIC, msg=told)
+            await client.scheduler.log_event(topic=TOPIC, msg=event)
 
 
-class _Place:
+class _Extension:
     """Where a client's lines are found, which belong to those who call by them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.lines: Callable[[], Lines | None] = _nothing
+        self.residents: Callable[[], ResidentClient | None] = _nothing
         self.sending = set[asyncio.Task[None]]()  # reports
 
 
@@ -92,7 +92,7 @@ def _nothing() -> None:
     return None
 
 
-class Lines:
+class ResidentClient:
     """Calls to the residents of a client's cluster."""
 
     def __init__(self, client: Client) -> None:
@@ -100,14 +100,14 @@ class Lines:
         self._connections = Connections()
         self._relayed = 0.0
         self._installed = False
-        self._standing = standing_of(client)
+        self._keep_alive = keep_alive_of(client)
         self._reports = OfClient(functools.partial(_call_later, client), functools.partial(_report, client), client.id)
         self._let_go: deque[tuple[str, frozenset[str]]] = deque()
         self._telling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        client.loop.add_callback(self._standing.join)
+        client.loop.add_callback(self._keep_alive.join)
         # Connections go with whoever made them, on the loop that they belong to.
-        weakref.finalize(self, _hang_up_all, client.loop, self._connections, self._standing)
+        weakref.finalize(self, _hang_up_all, client.loop, self._connections, self._keep_alive)
 
     def fell_back(self, reason: str) -> None:
         """Take note of an evaluation that takes the graph; called by whatever thread evaluates."""
@@ -195,16 +195,17 @@ class Lines:
         self._connections.give_back(address, comm)
 
     async def _ask(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
-        told = self._taken_along(frozenset(calls))
+        forgotten = self._taken_along(frozenset(calls))
         calls = {
-            address: call | {"forget": told[address]} if address in told else call for address, call in calls.items()
+            address: call | {"forget": forgotten[address]} if address in forgotten else call
+            for address, call in calls.items()
         }
         try:
-            with self._standing.during(calls, next(iter(calls.values())).get("function", "")):
+            with self._keep_alive.during(calls, next(iter(calls.values())).get("function", "")):
                 return await self._asked(calls, limit)
         except BaseException:
-            if told:  # perhaps it was never sent, and it does no harm to be told twice
-                self._let_go.extend((number, frozenset([one])) for one, some in told.items() for number in some)
+            if forgotten:  # perhaps it was never sent, and it does no harm to be told twice
+                self._let_go.extend((number, frozenset([one])) for one, some in forgotten.items() for number in some)
                 self._tell_later()
             raise
 
@@ -215,24 +216,24 @@ class Lines:
         if "gather" in first:  # the second half of one that was noted
             return replies
         words = [one for one in replies.values() if isinstance(one, dict)]
-        told = [one.get("told", False) for one in words if one.get("status") == "OK"]
-        if told:
-            self._reports.is_wanted = all(told)
-        if len(told) == len(calls) and self._reports.is_wanted:
+        reports = [one.get("reports", False) for one in words if one.get("status") == "OK"]
+        if reports:
+            self._reports.is_wanted = all(reports)
+        if len(reports) == len(calls) and self._reports.is_wanted:
             seconds, what = time.perf_counter() - began, (first.get("function", ""), first.get("role", ""))
             self._reports.evaluated(*what, seconds, n_values, n_gradients)
         return replies
 
     def _taken_along(self, addresses: frozenset[str]) -> dict[str, list[str]]:
         """Return by address what was let go of: who is called anyway need not wait to be told."""
-        told: dict[str, list[str]] = {}
+        forgotten: dict[str, list[str]] = {}
         for _ in range(len(self._let_go)):
             number, left_at = self._let_go.popleft()
             for address in left_at & addresses:
-                told.setdefault(address, []).append(number)
+                forgotten.setdefault(address, []).append(number)
             if elsewhere := left_at - addresses:
                 self._let_go.append((number, elsewhere))
-        return told
+        return forgotten
 
     async def _asked(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
         try:
@@ -294,7 +295,7 @@ class Lines:
             await self._refuse_gone([address])
             raise _OutOfReach(f"No connection to {address} within {REACH_WITHIN} seconds.") from error
         try:
-            await comm.write({"op": "dagad_line", "client": self._name})
+            await comm.write({"op": "dagad_connection", "client": self._name})
             if (await comm.read() or {}).get("status") != "OK":
                 raise OSError(f"The worker {address} has no desk of dagad's.")
         except BaseException:
@@ -360,9 +361,9 @@ def _few_at_a_time(calls: dict[str, dict[str, Any]]) -> list[dict[str, dict[str,
     return [dict(pairs[start : start + FEW]) for start in range(0, len(pairs), FEW)]
 
 
-def _hang_up_all(loop: Any, connections: Connections, standing: Standing) -> None:
+def _hang_up_all(loop: Any, connections: Connections, keep_alive: KeepAlive) -> None:
     def end() -> None:
-        standing.leave()
+        keep_alive.leave()
         connections.hang_up_all()
 
     with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it the connections
@@ -387,8 +388,8 @@ class Lease:
     ===========  ==================================================
     """
 
-    def __init__(self, lines: Lines) -> None:
-        self._lines, self.number = lines, uuid.uuid4().hex
+    def __init__(self, residents: ResidentClient) -> None:
+        self._residents, self.number = residents, uuid.uuid4().hex
         self.addresses: frozenset[str] = frozenset()
 
     def left_at(self, addresses: Collection[str]) -> None:
@@ -401,7 +402,7 @@ class Lease:
 
     def __del__(self) -> None:
         if self.addresses:
-            self._lines.let_go(self.number, self.addresses)
+            self._residents.let_go(self.number, self.addresses)
 
 
 class ResidentRun(Run):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagad_scheduler.residents.client import Lease, Lines, ResidentRun
+from dagad_scheduler.residents.client import Lease, ResidentClient, ResidentRun
 from dagad_scheduler.roles import Key
 
 logger = logging.getLogger("dagad")
@@ -41,7 +41,7 @@ class UnavailableError(Exception):
 
 
 @dataclass(slots=True)
-class Sent:
+class KnownProgram:
     """A program, and which workers know it; they let go of it when this goes."""
 
     fingerprint: Any
@@ -76,15 +76,15 @@ class Homes:
     _by_chunk: list[str] = field(default_factory=list)
 
     def of(self, sample: Sequence[int] | None, parts_of: Callable[[Sequence[int], int], Parts]) -> Homes:
-        """Return which worker computes what of some chunks, by their places among these; None for all."""
+        """Return which worker computes what of some chunks, by their indices among these; None for all."""
         if sample is None:
             return self
         if not self._by_chunk:  # two threads would find the same
             home = {chunk: address for address, some in self.chunks.items() for chunk in some}
             self._by_chunk[:] = [home[chunk] for chunk in range(len(home))]
         chunks: dict[str, list[int]] = {}
-        for place, chunk in enumerate(sample):
-            chunks.setdefault(self._by_chunk[chunk], []).append(place)
+        for index, chunk in enumerate(sample):
+            chunks.setdefault(self._by_chunk[chunk], []).append(index)
         parts = {address: parts_of(some, len(sample)) for address, some in chunks.items()}
         return Homes(chunks, parts, self.version, is_sample=True)
 
@@ -100,22 +100,22 @@ class Loop:
 
     def __init__(
         self,
-        lines: Lines,
+        residents: ResidentClient,
         keys: Sequence[Sequence[Key]],
         parts_of: Callable[[Sequence[int], int], Parts],
         blocks_of: Callable[[int, int], Parts],
         follow: Callable[[ResidentRun], None],
     ) -> None:
-        self._lines, self._keys, self._follow = lines, keys, follow
+        self._residents, self._keys, self._follow = residents, keys, follow
         self._parts_of, self._blocks_of = parts_of, blocks_of
         self._lock = threading.Lock()
-        self._sent: dict[Hashable, Sent] = {}
+        self._sent: dict[Hashable, KnownProgram] = {}
         self._homes: Homes | None = None
         self._looked = self._moved = -LOOK_AGAIN
 
     def lease(self) -> Lease:
         """Return what stands for something that a call leaves behind for later ones."""
-        return self._lines.lease()
+        return self._residents.lease()
 
     def off(self, reason: str, *, by_chunks: bool = False) -> UnavailableError:
         """Return what to raise where residents can't do it this time; then it is looked again who has what."""
@@ -124,7 +124,7 @@ class Loop:
 
     def _unavailable(self, reason: str, *, by_chunks: bool = False) -> UnavailableError:
         logger.info("dagad: this evaluation takes the graph: %s", reason)
-        self._lines.fell_back(reason)
+        self._residents.fell_back(reason)
         return UnavailableError(reason, by_chunks=by_chunks)
 
     def program(
@@ -134,7 +134,7 @@ class Loop:
         same: Callable[[Any, Any], bool],
         pack: Callable[[], list[bytes]],
         program_of: Callable[[list[bytes]], list[memoryview]],
-    ) -> Sent:
+    ) -> KnownProgram:
         """Return a program as workers know it, or are to know it: a new one if it has changed since it was sent."""
         with self._lock:
             sent = self._sent.get(what)
@@ -145,7 +145,7 @@ class Loop:
             sent = self._sent.get(what)
             if sent is None or payload != sent.payload:
                 earlier = "" if sent is None else sent.lease.number
-                sent = Sent(fingerprint, payload, program_of(payload), self._lines.lease(), earlier)
+                sent = KnownProgram(fingerprint, payload, program_of(payload), self._residents.lease(), earlier)
                 self._sent[what] = sent
             sent.fingerprint = fingerprint
             while len(self._sent) > MOST_PROGRAMS:
@@ -154,7 +154,7 @@ class Loop:
 
     def call(
         self,
-        sent: Sent,
+        sent: KnownProgram,
         message: dict[str, Any],
         own: Callable[[Sequence[int]], dict[str, Any]],
         *,
@@ -167,7 +167,7 @@ class Loop:
     ) -> tuple[Homes, dict[str, dict[str, Any]]]:
         """Call all workers that have rows; `own` returns what the message of those says who have some chunks.
 
-        Where the message has a `sample`, it is about these chunks only, and speaks of them by their places among these.
+        Where the message has a `sample`, it is about these chunks only, and speaks of them by indices among these.
 
         What they keep for later calls is under `lease` if the message says `keep`, rows of their own under `left`. Sums
         that are large don't all go through the scheduler: workers first give each other what belongs together.
@@ -177,13 +177,13 @@ class Loop:
         UnavailableError
             If residents can't do it this time.
         """
-        if reason := self._lines.refusal():
+        if reason := self._residents.refusal():
             raise self._unavailable(reason)
         whole, keep = self._find_homes(), message["keep"]
         homes = whole.of(message.get("sample"), self._parts_of)
         message = message | {"token": f"{sent.lease.number}-{homes.version}", "number": lease.number if lease else ""}
         message |= {} if left is None else {"left": left.number}
-        is_gathered = is_large and bool(homes.blocks) and self._lines.is_relayed
+        is_gathered = is_large and bool(homes.blocks) and self._residents.is_relayed
         message |= {"later": uuid.uuid4().hex} if is_gathered else {}
         messages = {address: message | own(chunks) | homes.asked(address) for address, chunks in homes.chunks.items()}
         waiting = set(homes.parts)
@@ -225,7 +225,7 @@ class Loop:
         return replace(homes, parts=parts), replies | found
 
     def _ask(self, calls: dict[str, Any], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
-        run = self._lines.call(calls, n_values, n_gradients, limit)
+        run = self._residents.call(calls, n_values, n_gradients, limit)
         try:
             self._follow(run)
         except (OSError, TimeoutError) as error:
@@ -235,7 +235,7 @@ class Loop:
                 raise self.off(f"{address} sent a {type(reply).__name__}")
         return run
 
-    def _introduction(self, sent: Sent, homes: Homes, address: str) -> dict[str, Any]:
+    def _introduction(self, sent: KnownProgram, homes: Homes, address: str) -> dict[str, Any]:
         """Return what a worker has to be told that does not know the program."""
         if (homes.version, address) in sent.known:
             return {}
@@ -255,8 +255,8 @@ class Loop:
         if homes is not None and now < self._looked + LOOK_AGAIN:
             return homes
         try:
-            self._lines.install()
-            workers, holders = self._lines.workers(), self._holders()
+            self._residents.install()
+            workers, holders = self._residents.workers(), self._holders()
         except (OSError, TimeoutError, RuntimeError) as error:  # no scheduler: the graph will say so
             raise self.off(f"the scheduler did not answer ({error})") from error
         n_chunks = len(holders)
@@ -303,5 +303,5 @@ class Loop:
     def _holders(self) -> list[set[str]]:
         """Return for each chunk the workers that have all of its rows."""
         flat = [key for keys in self._keys for key in keys]
-        where = iter(self._lines.homes(flat))
+        where = iter(self._residents.homes(flat))
         return [set.intersection(*(set(next(where)) for _ in keys)) for keys in self._keys]

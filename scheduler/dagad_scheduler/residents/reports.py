@@ -25,7 +25,7 @@ from typing import Any
 
 from dagad_scheduler.roles import Key, Role, role_of
 
-TOPIC, DESKS = "dagad", "dagad-desks"  # Dask's events: reports, and workers that could send them
+TOPIC, SERVICES = "dagad", "dagad-services"  # Dask's events: reports, and workers that could send them
 WANTED = "dagad-wanted"  # the message by which the plugin asks workers
 EVERY = 0.5  # seconds
 SAMPLE_EVERY = 0.05  # seconds: no more calls than that are shown in Dask's task stream
@@ -34,7 +34,7 @@ Span = tuple[float, float, int]  # beginning, end, thread
 
 
 class Reports:
-    """Sends what `_told` returns, by `send`, some time after somebody has called `soon` on the event loop."""
+    """Sends what `_event` returns, by `send`, some time after somebody has called `soon` on the event loop."""
 
     def __init__(self, later: Callable[[float, Callable[[], None]], Any], send: Callable[[dict[str, Any]], Any]):
         self._later, self._send = later, send
@@ -49,9 +49,9 @@ class Reports:
     def _tell(self) -> None:
         self._is_due = False
         if self.is_wanted:
-            self._send(self._told())
+            self._send(self._event())
 
-    def _told(self) -> dict[str, Any]:
+    def _event(self) -> dict[str, Any]:
         raise NotImplementedError(f"`{type(self).__name__}._told` has to say what there is to tell.")
 
 
@@ -94,8 +94,8 @@ class OfWorker(Reports):
             self._failures.append((function, role, reason[:MOST_LETTERS]))
             self.soon()
 
-    def _told(self) -> dict[str, Any]:
-        told = {
+    def _event(self) -> dict[str, Any]:
+        event = {
             "held": self._held(),
             "calls": self._calls,
             "again": self._again,
@@ -103,7 +103,7 @@ class OfWorker(Reports):
             "samples": self._samples,
         }
         self._clear()
-        return told
+        return event
 
 
 class OfClient(Reports):
@@ -131,7 +131,7 @@ class OfClient(Reports):
             self._fallbacks[reason] = self._fallbacks.get(reason, 0) + 1
         self.soon()
 
-    def _told(self) -> dict[str, Any]:
+    def _event(self) -> dict[str, Any]:
         loops, fallbacks = self._loops, self._fallbacks
         self._loops, self._fallbacks = {}, {}
         return {

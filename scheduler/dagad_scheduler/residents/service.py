@@ -3,7 +3,7 @@
 A program was sent once; a call brings its arguments, and the reply is one buffer. Dask's tasks are by-passed: what a
 call costs is two messages and a turn in the worker's own executor. The rows are results of ordinary tasks.
 
-State of a `Desk`, touched by the worker's event loop only:
+State of a `ResidentService`, touched by the worker's event loop only:
 
 ===========  ================================================================================================
 `_clients`   those that call over connections of their own, by their names
@@ -37,12 +37,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dagad_scheduler._types import Comm, Worker
-from dagad_scheduler.process import calm_process
+from dagad_scheduler.process import process_settings
 from dagad_scheduler.residents.exchange import Exchange, Part, Sums
 from dagad_scheduler.residents.messages import blob
-from dagad_scheduler.residents.reports import DESKS, TOPIC, OfWorker
-from dagad_scheduler.residents.seat import as_task
+from dagad_scheduler.residents.reports import SERVICES, TOPIC, OfWorker
 from dagad_scheduler.residents.store import Store
+from dagad_scheduler.residents.task_context import as_task
 from dagad_scheduler.roles import Key, Names, Role
 from dagad_scheduler.run import inside_task
 
@@ -51,7 +51,7 @@ SHARE_OF_HELD, SHARE_OF_ROWS = 0.2, 0.3  # of a worker's memory limit
 KEEP_RELAYED = 60.0  # seconds
 
 
-class Job(Protocol):
+class ServedJob(Protocol):
     """One call of a program on one worker."""
 
     def split(self, parts: Sequence[Part], n_threads: int) -> list[list[Part]]:
@@ -82,20 +82,20 @@ class Job(Protocol):
 class Left(Protocol):
     """Rows that a call has left."""
 
-    def rows(self, chunk: int, place: int) -> Any:
+    def rows(self, chunk: int, index: int) -> Any:
         """Return some of those of a chunk; None if there are none."""
 
     def nbytes(self) -> int:
         """Return how much memory they take."""
 
 
-class Program(Protocol):
+class ServedProgram(Protocol):
     """What runs on workers; opened from what the client sent."""
 
     def is_current(self) -> bool:
         """Return whether it still is what was sent; else it has to be sent again."""
 
-    def job(self, message: dict[str, Any], held: object) -> Job:
+    def job(self, message: dict[str, Any], held: object) -> ServedJob:
         """Return one call, with what an earlier one left behind; if the message says `keep`, it may do so itself."""
 
 
@@ -114,7 +114,7 @@ class Known:
     `blocks` are larger subtrees that are added up here if calls say so, `sources` what others have of them.
     """
 
-    program: Program
+    program: ServedProgram
     keys: dict[int, list[Key]]
     parts: list[Part]
     last: float
@@ -134,11 +134,11 @@ class Known:
 class Guest:
     """A client, by how many connections it calls, and what it has left here."""
 
-    n_lines: int = 0
+    n_connections: int = 0
     left: set[str] = field(default_factory=set)
 
 
-class Desk:
+class ResidentService:
     """Takes calls on one worker."""
 
     def __init__(self, worker: Worker) -> None:
@@ -157,10 +157,10 @@ class Desk:
     def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self._worker.loop.asyncio_loop.call_later(seconds, call)
 
-    def _report(self, told: dict[str, Any]) -> None:
+    def _report(self, event: dict[str, Any]) -> None:
         delay = self._worker.scheduler_delay
-        told["samples"] = [(key, began + delay, end + delay, thread) for key, (began, end, thread) in told["samples"]]
-        self._worker.log_event(TOPIC, told)
+        event["samples"] = [(key, began + delay, end + delay, thread) for key, (began, end, thread) in event["samples"]]
+        self._worker.log_event(TOPIC, event)
 
     def wanted(self, is_wanted: bool) -> None:
         """Tell the scheduler from now on what is done here, or stop: its plugin says so."""
@@ -170,12 +170,12 @@ class Desk:
         """Return whether a call is being answered, or one was within so many seconds."""
         return bool(self._now) or time.monotonic() < self._last + patience
 
-    async def line(self, comm: Comm, client: str = "") -> Any:
+    async def connection(self, comm: Comm, client: str = "") -> Any:
         """Serve a client that keeps its connection open; what runs is told to stop when it hangs up."""
         from dagad_scheduler.private_distributed import Status
 
         hung_up, last, guest = asyncio.Event(), set[str](), self._clients.setdefault(client, Guest())
-        guest.n_lines += 1
+        guest.n_connections += 1
         calls: set[asyncio.Task[None]] = set()
         with contextlib.suppress(OSError):
             try:
@@ -198,8 +198,8 @@ class Desk:
                     call.add_done_callback(calls.discard)
             finally:
                 hung_up.set()
-                guest.n_lines -= 1
-                if not guest.n_lines:
+                guest.n_connections -= 1
+                if not guest.n_connections:
                     last |= self._clients.pop(client).left
                 self._forget(last)  # the client may never have read the last reply, and does not ask for what it left
                 guest.left -= last
@@ -275,7 +275,7 @@ class Desk:
     def _say_there_is_one(self) -> None:
         if not self._is_known:
             self._is_known = True
-            self._worker.log_event(DESKS, {})
+            self._worker.log_event(SERVICES, {})
 
     async def _call(self, message: dict[str, Any], stopped: Callable[[], bool], leaves: set[str]) -> dict[str, Any]:
         if "program" in message:
@@ -286,17 +286,17 @@ class Desk:
         program, parts, worker = known.program, known.parts_for(message), self._worker
         held, called, spans = self._held.take(message["number"]), _called(message), self.reports.spans()
 
-        def begin() -> tuple[Job, list[list[Part]]]:
+        def begin() -> tuple[ServedJob, list[list[Part]]]:
             if not program.is_current():
                 raise _StaleError
             job = program.job(message, held)
             return job, job.split(parts, worker.state.nthreads)
 
-        def compute(job: Job, some: Sequence[Part]) -> dict[Part, Any]:
-            with as_task(worker, called, spans), calm_process, inside_task:
+        def compute(job: ServedJob, some: Sequence[Part]) -> dict[Part, Any]:
+            with as_task(worker, called, spans), process_settings, inside_task:
                 return {part: job.part(part, rows, stopped) for part in some}
 
-        def alone() -> tuple[Job, dict[str, Any], Any]:
+        def alone() -> tuple[ServedJob, dict[str, Any], Any]:
             job, shares = begin()
             return job, *job.reply(parts, compute(job, shares[0]))
 
@@ -320,10 +320,10 @@ class Desk:
         seconds = (time.perf_counter() - began) * n_shares
         if spans is not None:
             self.reports.answered(known.n_for(message), seconds, called, spans, has_held=held is not None)
-        words = {"status": "OK", "seconds": seconds, "threads": n_shares, "told": spans is not None}
+        words = {"status": "OK", "seconds": seconds, "threads": n_shares, "reports": spans is not None}
         return {**words, **head, "data": blob(buffer)}
 
-    def _leave(self, message: dict[str, Any], job: Job, leaves: Collection[str]) -> None:
+    def _leave(self, message: dict[str, Any], job: ServedJob, leaves: Collection[str]) -> None:
         """Hold on to what a call leaves for later ones."""
         if job.holds and message["number"] in leaves:
             self._held.keep(message["number"], job)
@@ -357,18 +357,18 @@ class Desk:
                 found = [near[key] if key in near else data[key] for key in own]
             except KeyError as error:
                 raise _MissingError from error
-            for number, place in taken:
-                found.append(self.left_rows(number, chunk, place))
+            for number, index in taken:
+                found.append(self.left_rows(number, chunk, index))
                 if found[-1] is None:
                     raise _MissingError
             return found
 
         return rows
 
-    def left_rows(self, number: str, chunk: int, place: int) -> Any:
+    def left_rows(self, number: str, chunk: int, index: int) -> Any:
         """Return rows that a call has left; None if they are not here."""
         left: Left | None = self._rows.get(number)
-        return None if left is None else left.rows(chunk, place)
+        return None if left is None else left.rows(chunk, index)
 
     def _near(self) -> Mapping[Key, Any]:
         """Return what lies in memory: a look into Dask's buffer costs 10 us, as much as a small chunk.
@@ -394,7 +394,7 @@ class Desk:
             self._programs.popitem(last=False)
 
 
-def rows_left_here(number: str, chunk: int, place: int) -> Any:
+def rows_left_here(number: str, chunk: int, index: int) -> Any:
     """Return, in a task, rows that a call has left on the task's worker; None if they are not here."""
     from distributed import get_worker
 
@@ -402,12 +402,12 @@ def rows_left_here(number: str, chunk: int, place: int) -> Any:
         plugin: Any = get_worker().plugins.get("dagad-resident")
     except ValueError:  # no worker's task
         return None
-    return None if plugin is None or plugin.desk is None else plugin.desk.left_rows(number, chunk, place)
+    return None if plugin is None or plugin.service is None else plugin.service.left_rows(number, chunk, index)
 
 
-def _opened(payload: Sequence[Any]) -> Program:
+def _opened(payload: Sequence[Any]) -> ServedProgram:
     head, *buffers = payload
-    program: Program = pickle.loads(bytes(head), buffers=buffers)
+    program: ServedProgram = pickle.loads(bytes(head), buffers=buffers)
     return program
 
 

@@ -1,6 +1,6 @@
 """Dask's callbacks (`ProgressBar`, `Profiler`, `Cache`, ...) around a run in threads: they are told of each task.
 
-State of a `Told`, all of it changed under its lock, which is held while callbacks run: they expect to be called one
+State of a `Notified`, all of it changed under its lock, which is held while callbacks run: they expect to be called one
 after the other. They are the user's, and may compute: the lock is nobody else's.
 
 ===========  =========================================================================================
@@ -22,7 +22,7 @@ from dagad_scheduler.private import finish_task, local_callbacks, start_state_fr
 from dagad_scheduler.roles import Key
 
 
-class Told:
+class Notified:
     """Callbacks that are told of the tasks of one run."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Told:
 @contextlib.contextmanager
 def telling(
     callbacks: object, graph: dict[Key, Any], keys: set[Key], order: Callable[[Key], int | None]
-) -> Iterator[Told | None]:
+) -> Iterator[Notified | None]:
     """Enter Dask's callbacks around one run: those given, or those that are active; None where there are none.
 
     They may change the graph first, as `dask.cache.Cache` does, and are out of the way of what tasks compute.
@@ -78,17 +78,17 @@ def telling(
         yield None
         return
     with local_callbacks(callbacks) as found:
-        told, started, failed = Told(found, graph, keys, order), list[Any](), True
+        notified, started, failed = Notified(found, graph, keys, order), list[Any](), True
         try:
             for callback in found:
                 if callback[0]:
                     callback[0](graph)
                 started.append(callback)
-            told.prepare()
-            yield told
+            notified.prepare()
+            yield notified
             failed = False
         finally:
-            told.finish(started, failed=failed)
+            notified.finish(started, failed=failed)
 
 
 def is_watched() -> bool:

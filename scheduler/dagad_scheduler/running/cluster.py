@@ -28,7 +28,7 @@ from dagad_scheduler._types import Client, Server
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.private import LLGExpr
 from dagad_scheduler.process import calmed
-from dagad_scheduler.residents.client import Lines, lines_of
+from dagad_scheduler.residents.client import ResidentClient, resident_client_of
 from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, group_of, rank_of, role_of
 from dagad_scheduler.run import (
     Account,
@@ -312,7 +312,7 @@ class Cluster(Scheduler):
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._lines: Lines | None = None
+        self._residents: ResidentClient | None = None
 
     @property
     def in_process(self) -> bool:
@@ -343,10 +343,10 @@ class Cluster(Scheduler):
             return workers_of(self._client).count()[1]
         return 0
 
-    def lines(self) -> Lines:
-        if self._lines is None:
-            self._lines = lines_of(self._client)
-        return self._lines
+    def residents(self) -> ResidentClient:
+        if self._residents is None:
+            self._residents = resident_client_of(self._client)
+        return self._residents
 
     def dashboard(self) -> str | None:
         """Have the scheduler show evaluations on its dashboard; return where, None if it has none."""

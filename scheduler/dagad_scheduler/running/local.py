@@ -27,10 +27,10 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
-from dagad_scheduler.process import calm_process
+from dagad_scheduler.process import process_settings
 from dagad_scheduler.roles import PULLBACK_RANK, RANK_SHIFT, RANKS, VALUE_RANK, Key
 from dagad_scheduler.run import Account, Graph, OnResult, Progress, Run, inside_task, is_inside_task, raise_first
-from dagad_scheduler.running.callbacks import Told, is_watched, telling
+from dagad_scheduler.running.callbacks import Notified, is_watched, telling
 from dagad_scheduler.running.helpers import Helpers
 
 
@@ -46,7 +46,7 @@ class LocalRun(Run):
         kept: Mapping[Key, Any],
         priority: Mapping[Key, int],
         helpers: Helpers | None,
-        told: Told | None = None,
+        notified: Notified | None = None,
     ) -> None:
         self._graph, self._on_result, self._priority = graph, on_result, priority
         self._wanted, self._keep = frozenset(keys), frozenset(keep)
@@ -60,7 +60,7 @@ class LocalRun(Run):
         self._failures: list[tuple[int, BaseException]] = []
         self._stopped = self._cancelled = False
         self._idle = 0
-        self._helpers, self._told = helpers, told
+        self._helpers, self._notified = helpers, notified
         self._prepare()
 
     def _prepare(self) -> None:
@@ -109,7 +109,7 @@ class LocalRun(Run):
     def serve(self, deadline: float | None = None) -> None:
         """Run tasks until none is left; called by every thread that serves this run."""
         began = time.thread_time()
-        with calm_process, inside_task:
+        with process_settings, inside_task:
             self._work(deadline)
         with self._changed:
             self.cpu_seconds += time.thread_time() - began
@@ -133,11 +133,11 @@ class LocalRun(Run):
     def _execute(self, key: Key) -> tuple[Key, Any, float] | None:
         node, data, began = self._graph[key], self._data, time.perf_counter()
         try:
-            if self._told is not None:
-                self._told.before(key)
+            if self._notified is not None:
+                self._notified.before(key)
             result = _run_task(node, data)
-            if self._told is not None:
-                self._told.after(key, result)
+            if self._notified is not None:
+                self._notified.after(key, result)
             if key in self._wanted or key in self._keep:
                 self._report(key, result)
             return key, result, time.perf_counter() - began
@@ -192,11 +192,11 @@ class LocalRun(Run):
 
     def wait(self, timeout: float | None = None) -> None:
         """Work on the graph in the calling thread until it is done; Dask's active callbacks are told of its tasks."""
-        if self._told is not None or any(self._done) or is_inside_task() or not is_watched():
+        if self._notified is not None or any(self._done) or is_inside_task() or not is_watched():
             self._wait(timeout)
             return
         nodes = {**self._graph, **{key: DataNode(key, value) for key, value in self._data.items()}}
-        with telling(None, nodes, {*self._wanted, *self._keep}, self._priority.get) as self._told:
+        with telling(None, nodes, {*self._wanted, *self._keep}, self._priority.get) as self._notified:
             self._wait(timeout)
 
     def _wait(self, timeout: float | None) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
 
-from dagad_scheduler.process import calm_process
+from dagad_scheduler.process import process_settings
 from dagad_scheduler.roles import PULLBACK_RANK, RANKS, rank
 from dagad_scheduler.run import Account, Progress, Run, inside_task, raise_first
 from dagad_scheduler.running.helpers import Helpers
@@ -58,7 +58,7 @@ class PartsRun(Run):
 
     def _serve(self) -> None:
         began = time.thread_time()
-        with calm_process, inside_task:
+        with process_settings, inside_task:
             while (number := self._next()) is not None:
                 self._run(number)
         with self._lock:

@@ -27,8 +27,8 @@ def homes_of(graph: dict[Key, Any], workers: list[str], kept: Collection[Key]) -
         [key for key in bound if role_of(key) == Role.SHARD],
         [key for key in kept if rank_of(key) == VALUE_RANK or role_of(key) == Role.GETITEM],
     ):  # as many neighbours for each worker, so that most sums stay on one
-        for place, key in enumerate(sorted(keys, key=_index_of)):
-            homes[key] = workers[place * len(workers) // len(keys) :][:1]
+        for index, key in enumerate(sorted(keys, key=_index_of)):
+            homes[key] = workers[index * len(workers) // len(keys) :][:1]
     for key in bound:  # what it is to find may have been left on one of them
         if role_of(key) != Role.SHARD:  # a task of ours: what users pass to theirs is not to be asked
             continue

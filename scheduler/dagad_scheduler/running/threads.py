@@ -62,10 +62,10 @@ class Threads(Scheduler):
         """Compute `keys` of a graph: Dask's ``get`` protocol, for ``dask.compute(..., scheduler=Threads().get)``."""
         graph = convert_legacy_graph(ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk))
         wanted, results = dict.fromkeys(_flat(keys)), dict[Key, Any]()
-        places = depth_first(graph, wanted)
-        with telling(callbacks, graph, {*wanted}, places.get) as told:
-            priority = priorities(graph, places)
-            LocalRun(graph, wanted, results.__setitem__, (), {}, priority, self._helpers(), told).wait()
+        indices = depth_first(graph, wanted)
+        with telling(callbacks, graph, {*wanted}, indices.get) as notified:
+            priority = priorities(graph, indices)
+            LocalRun(graph, wanted, results.__setitem__, (), {}, priority, self._helpers(), notified).wait()
         return _nested(keys, results)
 
     def _helpers(self) -> Helpers | None:

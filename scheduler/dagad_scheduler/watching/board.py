@@ -30,7 +30,16 @@ from types import MappingProxyType
 from typing import Any
 
 from dagad_scheduler.roles import Key, Role, function_of, role_of
-from dagad_scheduler.watching.evaluations import GRAPH, RESIDENT, ROADS, STOPPED, Evaluation, Loop, Tasks, Worker
+from dagad_scheduler.watching.evaluations import (
+    EXECUTORS,
+    GRAPH,
+    RESIDENT,
+    STOPPED,
+    EvaluationRecord,
+    LoopRecord,
+    TasksRecord,
+    Worker,
+)
 
 MOST_EVALUATIONS, MOST_LOOPS, MOST_REASONS, MOST_ERRORS, MOST_DEPARTURES = 50, 20, 20, 20, 20
 NOTHING: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -52,16 +61,16 @@ class Board:
         self, needs: Callable[[Key], Iterable[Key]] = _no_dependencies, clock: Callable[[], float] = time.time
     ) -> None:
         self._needs, self._clock = needs, clock
-        self._groups: dict[Any, Tasks] = {}
-        self._by_token: dict[str, Evaluation] = {}
-        self._evaluations: deque[Evaluation] = deque()
-        self._landing: list[Evaluation] = []
-        self._loops: OrderedDict[tuple[str, str, str], Loop] = OrderedDict()
+        self._groups: dict[Any, TasksRecord] = {}
+        self._by_token: dict[str, EvaluationRecord] = {}
+        self._evaluations: deque[EvaluationRecord] = deque()
+        self._landing: list[EvaluationRecord] = []
+        self._loops: OrderedDict[tuple[str, str, str], LoopRecord] = OrderedDict()
         self._workers: dict[str, Worker] = {}
         self._fallbacks: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._errors: deque[dict[str, Any]] = deque(maxlen=MOST_ERRORS)
         self._departures: deque[dict[str, Any]] = deque(maxlen=MOST_DEPARTURES)
-        self._totals: dict[str, tuple[int, float]] = {road: (0, 0.0) for road in ROADS}
+        self._totals: dict[str, tuple[int, float]] = {executor: (0, 0.0) for executor in EXECUTORS}
         self._history: deque[tuple[float, dict[str, tuple[int, float]]]] = deque(maxlen=SECONDS_SHOWN)
         self._closed = [0, 0]
         self.n_recomputed = self.n_failed = self.n_fallbacks = 0
@@ -100,7 +109,7 @@ class Board:
         if finish == "forgotten" and tasks.n_forgotten == len(states):
             self._all_forgotten(tasks.evaluation)
 
-    def _begin(self, key: Key) -> Tasks | None:
+    def _begin(self, key: Key) -> TasksRecord | None:
         """Return where a task of a group not met before is followed; None if it is not."""
         head, role = key[0], role_of(key)
         if role not in (Role.VALUE, Role.VALUE_AND_GRAD, Role.PULLBACK, Role.SUM):
@@ -114,20 +123,20 @@ class Board:
             if role is Role.SUM:  # of pullbacks, say, which are to come
                 return None
             now = self._clock()
-            evaluation = Evaluation(function_of(key) or "?", now, now)
+            evaluation = EvaluationRecord(function_of(key) or "?", now, now)
             self._evaluations.append(evaluation)
             self._make_room()
         if token not in self._by_token:
             self._by_token[token] = evaluation
             evaluation.tokens.append(token)
-        tasks = self._groups[head] = evaluation.groups[head] = Tasks(evaluation, role)
+        tasks = self._groups[head] = evaluation.groups[head] = TasksRecord(evaluation, role)
         return tasks
 
-    def _landed_again(self, tasks: Tasks, index: object) -> None:
+    def _landed_again(self, tasks: TasksRecord, index: object) -> None:
         tasks.landed[index] += 1
         self.n_recomputed += tasks.role is not Role.SUM
 
-    def _all_landed(self, tasks: Tasks) -> None:
+    def _all_landed(self, tasks: TasksRecord) -> None:
         """Take note that all tasks of a group have landed."""
         evaluation = tasks.evaluation
         values = evaluation.of(Role.VALUE, Role.VALUE_AND_GRAD)
@@ -135,12 +144,12 @@ class Board:
             evaluation.has_landed = True
             self._landing.append(evaluation)
 
-    def _all_forgotten(self, evaluation: Evaluation) -> None:
+    def _all_forgotten(self, evaluation: EvaluationRecord) -> None:
         """Take note that a group is gone; an evaluation is over when all are."""
         if all(one.n_forgotten == len(one.states) for one in evaluation.groups.values() if one.role is not Role.SUM):
             self._close(evaluation)
 
-    def _close(self, evaluation: Evaluation) -> None:
+    def _close(self, evaluation: EvaluationRecord) -> None:
         values, gradients = evaluation.n_done()
         self._closed[0] += values
         self._closed[1] += gradients
@@ -157,12 +166,12 @@ class Board:
                 self._close(gone)
             self._evaluations.remove(gone)
 
-    def _failed(self, key: Key, tasks: Tasks, told: dict[str, Any]) -> None:
-        text = told.get("exception_text")
-        if not text or told.get("cause", key) != key:  # a task that it needs did
+    def _failed(self, key: Key, tasks: TasksRecord, event: dict[str, Any]) -> None:
+        text = event.get("exception_text")
+        if not text or event.get("cause", key) != key:  # a task that it needs did
             return
         self.n_failed += 1
-        self._note_error(tasks.evaluation.function, str(tasks.role), f"task {key[1]}", text, told.get("worker"))
+        self._note_error(tasks.evaluation.function, str(tasks.role), f"task {key[1]}", text, event.get("worker"))
 
     def _note_error(self, function: str, role: str, where: str, text: str, worker: object) -> None:
         found = {"function": function, "role": role, "where": where, "error": text[:MOST_LETTERS]}
@@ -203,7 +212,7 @@ class Board:
         self, client: str, now: float, function: str, role: str, n: int, seconds: float, slowest: float, *chunks: int
     ) -> None:
         at = client, function, role
-        loop = self._loops.setdefault(at, Loop(function, role, now - seconds, now))
+        loop = self._loops.setdefault(at, LoopRecord(function, role, now - seconds, now))
         if now > loop.last + STOPPED:
             loop.began, loop.slowest = now - seconds, 0.0
         loop.n, loop.seconds, loop.last = loop.n + n, loop.seconds + seconds, now
@@ -231,13 +240,13 @@ class Board:
 
     # What is shown
 
-    def _add(self, road: str, n: int, seconds: float) -> None:
-        before, spent = self._totals[road]
-        self._totals[road] = before + n, spent + seconds
+    def _add(self, executor: str, n: int, seconds: float) -> None:
+        before, spent = self._totals[executor]
+        self._totals[executor] = before + n, spent + seconds
 
     def tick(self) -> None:
         """Write down how many evaluations there have been; called every second."""
-        now, still = self._clock(), list[Evaluation]()
+        now, still = self._clock(), list[EvaluationRecord]()
         for one in self._landing:
             if one.over is not None or now > one.last + QUIET:
                 self._add(GRAPH, 1, one.last - one.began)
@@ -251,18 +260,18 @@ class Board:
         history = list(self._history)
         found = []
         for (began, before), (ended, after) in zip(history, history[over:], strict=False):
-            for road in ROADS:
-                n, seconds = (one - other for one, other in zip(after[road], before[road], strict=True))
+            for executor in EXECUTORS:
+                n, seconds = (one - other for one, other in zip(after[executor], before[executor], strict=True))
                 rate = n / max(ended - began, 1e-9)
-                found.append({"time": ended, "road": road, "rate": rate, "latency": seconds / n if n else None})
+                found.append({"time": ended, "executor": executor, "rate": rate, "latency": seconds / n if n else None})
         return found
 
-    def _rate(self, road: str) -> dict[str, Any]:
+    def _rate(self, executor: str) -> dict[str, Any]:
         """Return how many evaluations there were, and how quick they are now."""
-        now, (n, seconds) = self._clock(), self._totals[road]
+        now, (n, seconds) = self._clock(), self._totals[executor]
         then, before = next((one for one in self._history if one[0] >= now - RATE_OVER), self._history[-1])
-        lately, spent = n - before[road][0], seconds - before[road][1]
-        landing = [one.last - one.began for one in self._landing] if road == GRAPH else []
+        lately, spent = n - before[executor][0], seconds - before[executor][1]
+        landing = [one.last - one.began for one in self._landing] if executor == GRAPH else []
         return {
             "evaluations": n + len(landing),
             "seconds": seconds + sum(landing),
@@ -295,7 +304,7 @@ class Board:
                 values, gradients = values + more[0], gradients + more[1]
         return {
             "time": self._clock(),
-            "roads": {road: self._rate(road) for road in ROADS},
+            "executors": {executor: self._rate(executor) for executor in EXECUTORS},
             "values": values,
             "gradients": gradients,
             "recomputed": self.n_recomputed,

@@ -34,13 +34,13 @@ from dagad_scheduler.private_dashboard import (
     create_hosts_allowlist,
     env,
 )
-from dagad_scheduler.watching.evaluations import CELLS, GRAPH, NAME, RESIDENT, ROADS
+from dagad_scheduler.watching.evaluations import CELLS, EXECUTORS, GRAPH, NAME, RESIDENT
 
 LOOK_EVERY = 500  # milliseconds
 SMOOTHED_OVER = 3  # seconds
 COLORS = {"w": "#dfe3e8", "r": "#f2a32c", "v": "#62a8ea", "g": "#2e9d57", "f": "#d63b3b", "c": "#9b5fc0"}
-ROAD_COLORS = {GRAPH: "#2f6fb3", RESIDENT: "#d9822b"}
-ROAD_NAMES = {GRAPH: "tasks", RESIDENT: "hot loop"}
+COLORS_OF = {GRAPH: "#2f6fb3", RESIDENT: "#d9822b"}
+NAMES_OF = {GRAPH: "tasks", RESIDENT: "hot loop"}
 MOST_ROWS, IN_A_ROW, CELL_HEIGHT, MOST_HEIGHT = 10, 100, 20, 300
 
 CSS = """
@@ -172,12 +172,12 @@ class View:
             self._show_series(plugin.board.series(SMOOTHED_OVER), found["time"])
 
     def _show_series(self, series: list[dict[str, Any]], now: float) -> None:
-        for road in ROADS:
-            mine = [one for one in series if one["road"] == road]
+        for executor in EXECUTORS:
+            mine = [one for one in series if one["executor"] == executor]
             seconds = [one["time"] - now for one in mine]
-            self._rates[road].data = {"x": seconds, "y": [one["rate"] for one in mine]}
+            self._rates[executor].data = {"x": seconds, "y": [one["rate"] for one in mine]}
             latencies = [1e3 * one["latency"] if one["latency"] else float("nan") for one in mine]
-            self._latencies[road].data = {"x": seconds, "y": latencies}
+            self._latencies[executor].data = {"x": seconds, "y": latencies}
         found = [1e3 * one["latency"] for one in series if one["latency"]]
         if found:
             least, most = (math.floor(math.log10(one)) for one in (min(found), max(found)))
@@ -223,9 +223,9 @@ def _chart(title: str, **options: Any) -> tuple[Any, dict[str, ColumnDataSource]
     plot = figure(
         title=title, height=190, tools="", toolbar_location=None, sizing_mode="stretch_width", styles=styles, **options
     )
-    sources = {road: ColumnDataSource({"x": [], "y": []}) for road in ROADS}
-    for road, source in sources.items():
-        plot.line("x", "y", source=source, line_width=2, color=ROAD_COLORS[road], legend_label=ROAD_NAMES[road])
+    sources = {executor: ColumnDataSource({"x": [], "y": []}) for executor in EXECUTORS}
+    for executor, source in sources.items():
+        plot.line("x", "y", source=source, line_width=2, color=COLORS_OF[executor], legend_label=NAMES_OF[executor])
     if options:
         # Bokeh's own ticks of a logarithmic axis have labels within a decade too, which lie on top of each other.
         plot.yaxis.ticker = FixedTicker(ticks=[1.0, 10.0, 100.0, 1000.0])
@@ -274,15 +274,15 @@ def _strip() -> tuple[Any, ColumnDataSource]:
 
 
 def _cards(found: dict[str, Any]) -> str:
-    roads = found["roads"].values()
-    rate = sum(one["per_second"] for one in roads)
-    busiest = max(roads, key=lambda one: one["per_second"])
+    executors = found["executors"].values()
+    rate = sum(one["per_second"] for one in executors)
+    busiest = max(executors, key=lambda one: one["per_second"])
     held = sum(one["linearizations"] for one in found["workers"].values())
     nbytes = sum(one["linearization_bytes"] for one in found["workers"].values())
     cards = [
         ("evaluations / s", f"{rate:.3g}", "rate"),
         ("latency, last 10 s", _seconds(busiest["latency"]), "latency"),
-        ("evaluations", f"{sum(one['evaluations'] for one in roads):,}", "evaluations"),
+        ("evaluations", f"{sum(one['evaluations'] for one in executors):,}", "evaluations"),
         ("chunk values", f"{found['values']:,}", "values"),
         ("chunk gradients", f"{found['gradients']:,}", "gradients"),
         (f"linearizations, {format_bytes(nbytes)}", f"{held:,}", "linearizations"),
@@ -302,12 +302,12 @@ def _cards(found: dict[str, Any]) -> str:
 
 
 def _title(one: dict[str, Any]) -> str:
-    what = "one cell for each chunk" if one["road"] == RESIDENT else "one cell for each task of chunks"
+    what = "one cell for each chunk" if one["executor"] == RESIDENT else "one cell for each task of chunks"
     cells = CELLS.items()
     legend = " ".join(f"<span><i style='background:{COLORS[letter]}'></i>{word}</span>" for letter, word in cells)
     return (
         f"<h3>Slots of <span id='slots'>{html.escape(one['function'])}: {_filled(one)}</span></h3>"
-        f"<div class='legend'>by {ROAD_NAMES[one['road']]}, {what}:{legend}</div>"
+        f"<div class='legend'>by {NAMES_OF[one['executor']]}, {what}:{legend}</div>"
     )
 
 
@@ -340,7 +340,7 @@ def _tables(found: dict[str, Any]) -> str:
     evaluations = [
         [
             one["function"],
-            ROAD_NAMES[one["road"]],
+            NAMES_OF[one["executor"]],
             _when(one, now),
             f"{one['count']:,}",
             "/".join(map(str, one["values"])),
@@ -396,11 +396,11 @@ def _alike_together(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for one in evaluations:
-        row = rows.get((one["function"], one["road"]))
+        row = rows.get((one["function"], one["executor"]))
         if row is None or one["is_running"]:
             found.append(dict(one))
             if not one["is_running"]:
-                rows[one["function"], one["road"]] = found[-1]
+                rows[one["function"], one["executor"]] = found[-1]
         else:
             count = row["count"] + one["count"]
             row["seconds"] = (row["seconds"] * row["count"] + one["seconds"] * one["count"]) / count

@@ -10,19 +10,19 @@ from dagad_scheduler.roles import Key, Role
 
 NAME = "dagad"  # of the scheduler's plugin
 GRAPH, RESIDENT = "graph", "residents"
-ROADS = (GRAPH, RESIDENT)
+EXECUTORS = (GRAPH, RESIDENT)
 MOST_CELLS = 10_000  # that are shown
 STOPPED = 2.0  # seconds without a report after which a loop is over
 # Letters for what a chunk's slot is.
 CELLS = {"w": "waiting", "r": "running", "v": "value", "g": "gradient", "f": "failed", "c": "recomputed"}
 
 
-class Tasks:
+class TasksRecord:
     """Tasks of one role in one evaluation."""
 
     __slots__ = ("evaluation", "failed", "landed", "n_forgotten", "n_left", "role", "states")
 
-    def __init__(self, evaluation: Evaluation, role: Role) -> None:
+    def __init__(self, evaluation: EvaluationRecord, role: Role) -> None:
         self.evaluation, self.role = evaluation, role
         self.states: dict[Any, str] = {}  # by index
         self.landed: dict[Any, int] = {}  # how often each of them has
@@ -40,18 +40,18 @@ class Tasks:
 
 
 @dataclass(slots=True, eq=False)
-class Evaluation:
+class EvaluationRecord:
     """One graph of values, and the graphs of pullbacks that belong to it."""
 
     function: str
     began: float
     last: float  # when the last result landed
-    groups: dict[str, Tasks] = field(default_factory=dict)
+    groups: dict[str, TasksRecord] = field(default_factory=dict)
     tokens: list[str] = field(default_factory=list)
     has_landed: bool = False
     over: dict[str, Any] | None = None  # what is shown of one that is over
 
-    def of(self, *roles: Role) -> list[Tasks]:
+    def of(self, *roles: Role) -> list[TasksRecord]:
         """Return its tasks of some roles."""
         return [tasks for tasks in self.groups.values() if tasks.role in roles]
 
@@ -75,7 +75,7 @@ class Evaluation:
                 if tasks.states[index] == "processing" and (head, index) in executing:
                     found = "r"
                 letters[index] = found if found != "w" else letters.get(index, found)
-        cells = "".join(letters[index] for index in sorted(letters, key=_place))
+        cells = "".join(letters[index] for index in sorted(letters, key=_index))
         pulled = {index for one in self.of(Role.VALUE_AND_GRAD, Role.PULLBACK) for index in one.landed}
         is_running = any(one.n_left for one in (*values, *pulls))
         # Between values and gradient it is not over, nor does it take time.
@@ -83,7 +83,7 @@ class Evaluation:
         has_gradients = bool(self.of(Role.VALUE_AND_GRAD, Role.PULLBACK))
         return {
             "function": self.function,
-            "road": GRAPH,
+            "executor": GRAPH,
             "began": self.began,
             "last": now if is_running else self.last,
             "seconds": (now if is_running else self.last) - self.began,
@@ -104,12 +104,12 @@ class Evaluation:
         self.groups, self.tokens = {}, []
 
 
-def _place(index: object) -> tuple[bool, Any]:
+def _index(index: object) -> tuple[bool, Any]:
     return (False, index) if isinstance(index, int) else (True, str(index))
 
 
 @dataclass(slots=True)
-class Loop:
+class LoopRecord:
     """A hot loop: one function that one client evaluates again and again past the scheduler's tasks."""
 
     function: str
@@ -126,7 +126,7 @@ class Loop:
         """Return the same as of an evaluation."""
         return {
             "function": self.function,
-            "road": RESIDENT,
+            "executor": RESIDENT,
             "began": self.began,
             "last": self.last,
             "seconds": self.seconds / max(self.n, 1),

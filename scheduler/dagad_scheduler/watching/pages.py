@@ -99,12 +99,14 @@ class Metrics:
 
         found = self._snapshot()
         evaluations = CounterMetricFamily(
-            f"{self._prefix}_evaluations", "Evaluations that have a result", labels=["road"]
+            f"{self._prefix}_evaluations", "Evaluations that have a result", labels=["executor"]
         )
-        seconds = CounterMetricFamily(f"{self._prefix}_evaluation_seconds", "Their latency, summed", labels=["road"])
-        for road, of_road in found["roads"].items():
-            evaluations.add_metric([road], of_road["evaluations"])
-            seconds.add_metric([road], of_road["seconds"])
+        seconds = CounterMetricFamily(
+            f"{self._prefix}_evaluation_seconds", "Their latency, summed", labels=["executor"]
+        )
+        for executor, of_executor in found["executors"].items():
+            evaluations.add_metric([executor], of_executor["evaluations"])
+            seconds.add_metric([executor], of_executor["seconds"])
         yield from (evaluations, seconds)
         for name, meaning in _COUNTERS.items():
             yield CounterMetricFamily(f"{self._prefix}_{name}", meaning, value=found[name])

@@ -16,7 +16,7 @@ from tornado.ioloop import PeriodicCallback
 
 from dagad_scheduler._types import Server
 from dagad_scheduler.private_distributed import TaskStreamPlugin, show
-from dagad_scheduler.residents.reports import DESKS, TOPIC, WANTED
+from dagad_scheduler.residents.reports import SERVICES, TOPIC, WANTED
 from dagad_scheduler.roles import Key
 from dagad_scheduler.watching.board import Board
 from dagad_scheduler.watching.evaluations import NAME
@@ -43,7 +43,7 @@ class DagadPlugin(SchedulerPlugin):
         self._scheduler: Any = None
         self._pages: Pages | None = None
         self._clock: Any = None
-        self._desks = set[str]()  # workers that know what they are told
+        self._services = set[str]()  # workers that know what they are told
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DagadPlugin, ()  # it travels before it has begun
@@ -58,8 +58,8 @@ class DagadPlugin(SchedulerPlugin):
         self._clock = PeriodicCallback(self.board.tick, TICK_EVERY)
         self._clock.start()
         self._pages = Pages(scheduler, self)
-        for _, told in scheduler.get_events(DESKS):  # workers that were there before
-            self._want(told)
+        for _, event in scheduler.get_events(SERVICES):  # workers that were there before
+            self._want(event)
 
     async def close(self) -> None:
         """End; workers tell no more."""
@@ -67,7 +67,7 @@ class DagadPlugin(SchedulerPlugin):
             self._clock.stop()
             if self._pages is not None:
                 await self._pages.close()
-            for address in self._desks:
+            for address in self._services:
                 self._tell(address, False)
 
     def transition(self, key: Key, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
@@ -76,7 +76,7 @@ class DagadPlugin(SchedulerPlugin):
 
     def remove_worker(self, scheduler: Server, worker: str, *, stimulus_id: str = "", **kwargs: Any) -> None:
         """Take note of a worker that is gone."""
-        self._desks.discard(worker)
+        self._services.discard(worker)
         self.board.forget_worker(worker, is_lost=stimulus_id.startswith(LOST))
 
     def restart(self, scheduler: Server) -> None:
@@ -88,26 +88,26 @@ class DagadPlugin(SchedulerPlugin):
         if topic == TOPIC:
             self.board.take(msg)
             self._show(msg)
-        elif topic == DESKS:
+        elif topic == SERVICES:
             self._want(msg)
 
-    def _want(self, told: dict[str, Any]) -> None:
+    def _want(self, event: dict[str, Any]) -> None:
         """Ask a worker to tell what it does."""
-        self._desks.add(told["worker"])
-        self._tell(told["worker"], True)
+        self._services.add(event["worker"])
+        self._tell(event["worker"], True)
 
     def _tell(self, address: str, is_wanted: bool) -> None:
         if address in self._scheduler.workers:
             self._scheduler.worker_send(address, {"op": WANTED, "is_wanted": is_wanted})
 
-    def _show(self, told: dict[str, Any]) -> None:
+    def _show(self, event: dict[str, Any]) -> None:
         """Show some calls of a hot loop in Dask's task stream, as if they were tasks."""
         stream = self._scheduler.plugins.get(TaskStreamPlugin.name)
-        if stream is None or not told.get("samples"):
+        if stream is None or not event.get("samples"):
             return
-        for key, began, ended, thread in told["samples"]:
+        for key, began, ended, thread in event["samples"]:
             span = {"action": "compute", "start": began, "stop": ended}
-            of = {"key": tuple(key), "worker": told["worker"], "thread": thread}
+            of = {"key": tuple(key), "worker": event["worker"], "thread": thread}
             show(stream, {**of, "startstops": [span], "status": "OK", "nbytes": 0})
 
     def _needs(self, key: Key) -> Iterable[Key]:

@@ -4,7 +4,7 @@ A long-running task per worker is what Dask has for this: adaptive scaling and `
 the scheduler is not idle, the dashboard shows it; and since it has seceded it takes no thread and no place in a queue.
 A worker that is to go by its name or its lifetime goes: the task is then sent to another one, and ends there at once.
 
-State of `Standing`, touched by the client's event loop only:
+State of `KeepAlive`, touched by the client's event loop only:
 
 ===========  ===========================================================================================
 `_calls`     the workers of each call that is under way
@@ -55,24 +55,24 @@ async def stand_for_loop(key: Key, address: str) -> None:
 
     worker = get_worker()
     plugin: Any = worker.plugins.get("dagad-resident")
-    if plugin is None or plugin.desk is None or worker.address != address:
+    if plugin is None or plugin.service is None or worker.address != address:
         return
     # What `distributed.secede` does for a thread.
     worker.handle_stimulus(SecedeEvent(key=key, compute_duration=0.0, stimulus_id=f"dagad-loop-{time.time()}"))
-    while plugin.desk.is_at_work(LINGER + 2 * LOOK_EVERY):
+    while plugin.service.is_at_work(LINGER + 2 * LOOK_EVERY):
         await asyncio.sleep(LOOK_EVERY)
         task = worker.state.tasks.get(key)
         if task is None or task.state not in IS_ON:  # released by the client, or with it
             return
 
 
-def standing_of(client: Client) -> Standing:
+def keep_alive_of(client: Client) -> KeepAlive:
     """Return what stands for the loops of a client; it stays with the client."""
-    found: Standing = client.extensions.setdefault("dagad-standing", Standing(client))
+    found: KeepAlive = client.extensions.setdefault("dagad-keep-alive", KeepAlive(client))
     return found
 
 
-class Standing:
+class KeepAlive:
     """Has a task on every worker for as long as it is called again and again."""
 
     def __init__(self, client: Client) -> None:

@@ -17,11 +17,11 @@ from distributed import Client, SchedulerPlugin
 
 import dagad
 from dagad_scheduler import Role, role_of
-from dagad_scheduler.residents import standing as loops
-from dagad_scheduler.residents.standing import LINGER, Standing
+from dagad_scheduler.residents import keep_alive as loops
+from dagad_scheduler.residents.keep_alive import LINGER, KeepAlive
 from support.clusters import kill
-from support.desk_contents import n_held, n_programs
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
+from support.service_contents import n_held, n_programs
 from support.waiting import PATIENCE, SOON, until
 
 pytestmark = pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
@@ -51,7 +51,7 @@ def sent(dask_scheduler: Any) -> tuple[int, int]:
 
 @pytest.fixture(autouse=True)
 def _soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagad_scheduler.residents.standing.LINGER", 1.0)
+    monkeypatch.setattr("dagad_scheduler.residents.keep_alive.LINGER", 1.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,7 +109,7 @@ def for_seconds(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < end
 
 
-def standing(dask_scheduler: Any) -> dict[str, list[str]]:
+def keep_alive(dask_scheduler: Any) -> dict[str, list[str]]:
     """Return which tasks stand for loops, on the scheduler's word: long-running ones, by worker."""
     return {
         address: [str(task.key) for task in worker.long_running if role_of(task.key) == Role.LOOP]
@@ -118,12 +118,12 @@ def standing(dask_scheduler: Any) -> dict[str, list[str]]:
 
 
 def on_all(client: Client) -> bool:
-    found = client.run_on_scheduler(standing)
+    found = client.run_on_scheduler(keep_alive)
     return bool(found) and all(len(keys) == 1 for keys in found.values())
 
 
 def on_none(client: Client) -> bool:
-    return not any(client.run_on_scheduler(standing).values())
+    return not any(client.run_on_scheduler(keep_alive).values())
 
 
 def test_a_few_tasks_stand_for_hundreds_of_evaluations_and_end_with_them(
@@ -154,7 +154,7 @@ def linger(seconds: float) -> None:
     loops.LINGER = seconds
 
 
-def test_standing_tasks_of_a_hot_loop_keep_no_other_task_from_running(client: Client) -> None:
+def test_keep_alive_tasks_of_a_hot_loop_keep_no_other_task_from_running(client: Client) -> None:
     evaluate = hot_on(client)
     evaluate_while(evaluate, lambda: not on_all(client))
     workers = list(client.nthreads())
@@ -170,7 +170,7 @@ def annotations_of_all(dask_scheduler: Any) -> list[dict[str, Any]]:
     return [dict(task.annotations or {}) for task in dask_scheduler.tasks.values() if role_of(task.key) == Role.LOOP]
 
 
-def test_standing_tasks_of_a_hot_loop_ignore_annotations_of_the_caller(client: Client) -> None:
+def test_keep_alive_tasks_of_a_hot_loop_ignore_annotations_of_the_caller(client: Client) -> None:
     evaluate = hot_on(client)
     until(lambda: on_none(client))
     with annotate(retries=7):
@@ -183,7 +183,7 @@ def test_workers_at_work_are_retired_when_they_are_named_and_not_otherwise(frail
     evaluate_while(evaluate, lambda: not on_all(frail))
     assert frail.retire_workers() == {}
     cluster.scale(1)  # Dask names one
-    evaluate_while(evaluate, lambda: len(frail.run_on_scheduler(standing)) > 1)
+    evaluate_while(evaluate, lambda: len(frail.run_on_scheduler(keep_alive)) > 1)
     evaluate_while(evaluate, lambda: not on_all(frail) or bool(frail.run_on_scheduler(unrunnable)))
     evaluate_while(evaluate, lambda: not is_hot(frail, evaluate))
 
@@ -212,7 +212,7 @@ def test_adaptive_scaling_leaves_a_loop_alone_and_goes_on_after_it(frail: Client
     evaluate_while(evaluate, for_seconds(3.0))
     assert frail.run_on_scheduler(sent)[1] == 0, adaptive.log
     evaluate = cast("Any", None)  # the Shards go
-    until(lambda: not frail.run_on_scheduler(standing), SOON)
+    until(lambda: not frail.run_on_scheduler(keep_alive), SOON)
 
 
 def unrunnable(dask_scheduler: Any) -> list[str]:
@@ -254,19 +254,19 @@ def n_coroutines(dask_worker: Any) -> int:
     return sum(role_of(key) == Role.LOOP for key in dask_worker.active_keys)
 
 
-def test_standing_tasks_that_fail_are_not_sent_for_ever(frail: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep_alive_tasks_that_fail_are_not_sent_for_ever(frail: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a scheduler that can't load it, say: the loop goes on unseen. Loops after it on that cluster do so, too."""
-    monkeypatch.setattr("dagad_scheduler.residents.standing.stand_for_loop", failing)
-    monkeypatch.setattr("dagad_scheduler.residents.standing.SEND_AGAIN", 0.0)
+    monkeypatch.setattr("dagad_scheduler.residents.keep_alive.stand_for_loop", failing)
+    monkeypatch.setattr("dagad_scheduler.residents.keep_alive.SEND_AGAIN", 0.0)
     evaluate = hot_on(frail)
     before, found = frail.run_on_scheduler(sent)[0], list[bool]()
-    look = Standing._look
+    look = KeepAlive._look
 
-    def looked(self: Standing) -> None:
+    def looked(self: KeepAlive) -> None:
         look(self)
         found.append(self._n_failed > 2)
 
-    monkeypatch.setattr(Standing, "_look", looked)
+    monkeypatch.setattr(KeepAlive, "_look", looked)
     evaluate_while(evaluate, lambda: not any(found))
     evaluate_while(evaluate, for_seconds(1.2))
     assert frail.run_on_scheduler(sent)[0] - before <= 6
@@ -283,17 +283,17 @@ def _loops_on(dask_scheduler: Any) -> list[str]:
 def test_tasks_that_a_restart_has_overtaken_are_released(client: Client) -> None:
     addresses = list(client.scheduler_info()["workers"])
     with Client(client.scheduler_info()["address"], set_as_default=False) as other:
-        standing = loops.standing_of(other)
+        keep_alive = loops.keep_alive_of(other)
 
         async def overtake() -> None:
-            standing._send(addresses, 0.0)
+            keep_alive._send(addresses, 0.0)
             other._handle_restart()  # as the scheduler has it, which knows of the tasks by now
 
         other.sync(overtake)
         until(lambda: len(client.run_on_scheduler(_loops_on)) == len(addresses))
 
         async def end() -> None:
-            standing.end()
+            keep_alive.end()
 
         other.sync(end)
         until(lambda: not client.run_on_scheduler(_loops_on))

@@ -1,4 +1,4 @@
-"""Lines to workers: cut, jammed, diverted or full of nonsense, is the answer right and soon, and then hot again?"""
+"""Connections to workers: cut, jammed, diverted or full of nonsense, is the answer right, and then hot again?"""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from distributed.protocol.core import dumps
 import dagad
 from dagad._executors import resident
 from dagad_scheduler.residents import client as lines, loop
-from dagad_scheduler.residents.client import Lines
+from dagad_scheduler.residents.client import ResidentClient
 from support.clusters import kill, pids_of
-from support.desk_contents import n_connections, n_held, n_left, n_now, n_programs, on_workers
 from support.gated_chunks import BOTH, Watch, bits, chunk as watched_chunk
 from support.hot_loops import (
     THETA,
@@ -38,6 +37,7 @@ from support.hot_loops import (
     shards_on,
     until_hung_up,
 )
+from support.service_contents import n_connections, n_held, n_left, n_now, n_programs, on_workers
 from support.waiting import PATIENCE, in_background, interrupted_when, until
 
 pytestmark = [
@@ -75,7 +75,7 @@ def alone() -> Iterator[Client]:
 def road(client: Client, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Road:
     until_hung_up(client)
     if request.param == "relayed":
-        monkeypatch.setattr(Lines, "_open", out_of_reach)
+        monkeypatch.setattr(ResidentClient, "_open", out_of_reach)
     return str(request.param)
 
 
@@ -223,7 +223,7 @@ def test_workers_out_of_reach_are_called_through_the_scheduler(client: Client, m
     shards, large, constant = shards_on(client, ROWS), np.linspace(0.0, 1.0, 20_000), np.ones(20_000)
     with monkeypatch.context() as patch:
         until_hung_up(client)
-        patch.setattr(Lines, "_open", watched)
+        patch.setattr(ResidentClient, "_open", watched)
         there, here = (on(data, constant, fun=of_large, **o) for data, o in ((shards, {}), (ROWS, ON_ONE_THREAD)))
         heat_up(client, lambda: there(large))
         assert there(large) == here(large)
@@ -240,7 +240,7 @@ def test_workers_out_of_reach_are_called_through_the_scheduler(client: Client, m
 def relayed(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[int, int]]]:
     """Have calls go through the scheduler; what is returned begins to note their bytes, and to how many workers."""
     until_hung_up(client)
-    monkeypatch.setattr(Lines, "_open", out_of_reach)
+    monkeypatch.setattr(ResidentClient, "_open", out_of_reach)
     scheduler: Any = client.scheduler
     broadcast, sent = scheduler.broadcast, list[tuple[int, int]]()
 
@@ -410,8 +410,9 @@ def test_workers_hear_of_dropped_programs_though_the_call_with_the_word_failed(
         raise OSError("gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lines, "_exchange", unsent)
-        patch.setattr(Lines, "let_go", lambda self, *what: self._let_go.append(what))  # nothing but a call tells
+        patch.setattr(ResidentClient, "_exchange", unsent)
+        # Nothing but a call tells workers then.
+        patch.setattr(ResidentClient, "let_go", lambda self, *what: self._let_go.append(what))
         losses.pop()
         gc.collect()
         assert losses[0](THETA) == EXPECTED(THETA)
@@ -494,7 +495,7 @@ def test_tapes_of_a_hot_call_that_was_given_up_are_not_kept(road: Road, client: 
 def has_told_all(client: Client) -> bool:
     """Return whether workers know of all that was let go of."""
     gc.collect()
-    at_client = client.extensions["dagad-lines"].lines()
+    at_client = client.extensions["dagad-residents"].residents()
     return not at_client._let_go and at_client._telling is not None and at_client._telling.done()
 
 
