@@ -83,6 +83,7 @@ class _Flat:
         self.avals: list[Any] = []
         self._kinds = defaultdict[Hashable, int](count().__next__)
         self.steps: list[Step] = []
+        self._texts: dict[int, str] = {}  # of programs in parameters, which many equations share
         self.inputs = [self.new(v.aval) for v in program.jaxpr.invars]
         self.consts: dict[int, Any] = {}
         self.outputs = self._add(program, self.inputs)
@@ -104,7 +105,7 @@ class _Flat:
                 made = self._add(called, inputs)
             else:
                 made = [self.new(v.aval) for v in equation.outvars]
-                self.steps.append(_step(equation, tuple(inputs), tuple(made)))
+                self.steps.append(_step(equation, tuple(inputs), tuple(made), self._texts))
             names.update(zip(equation.outvars, made, strict=True))
         return [v if _is_constant(v) else names[v] for v in jaxpr.outvars]
 
@@ -359,12 +360,12 @@ class _Values:
         return n, step
 
 
-def _step(equation: Any, inputs: tuple[Any, ...], outputs: tuple[int, ...]) -> Step:
+def _step(equation: Any, inputs: tuple[Any, ...], outputs: tuple[int, ...], texts: dict[int, str]) -> Step:
     name, params = equation.primitive.name, equation.params
     if name == "pad" and all(low >= 0 and high >= 0 and not between for low, high, between in params["padding_config"]):
         starts = [_Number(int(low)) for low, _, _ in params["padding_config"]]
         return Step(name, partial(_written_into, equation.outvars[0].aval.shape), (*inputs, *starts), outputs)
-    kind = equation.primitive, _key(params)
+    kind = equation.primitive, _key(params, texts)
     return Step(kind, partial(_bound, equation), inputs, outputs, name in _OF_PARTS)
 
 
@@ -411,16 +412,18 @@ def _is_numeric(aval: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
 
 
-def _key(part: Any) -> Hashable:
-    """Return what two parameters of equations have in common that mean the same."""
+def _key(part: Any, texts: dict[int, str]) -> Hashable:
+    """Return what two parameters of equations have in common that mean the same; `texts` has those of programs."""
     if isinstance(part, dict):
-        return tuple((name, _key(part[name])) for name in sorted(part))
+        return tuple((name, _key(part[name], texts)) for name in sorted(part))
     if isinstance(part, tuple | list):
-        return tuple(map(_key, part))
+        return tuple([_key(each, texts) for each in part])
     if isinstance(part, ClosedJaxpr):
-        return str(part.jaxpr), tuple(map(id, part.consts))
+        return _key(part.jaxpr, texts), tuple(map(id, part.consts))
     if isinstance(part, Jaxpr):
-        return str(part)
+        if id(part) not in texts:
+            texts[id(part)] = str(part)
+        return texts[id(part)]
     try:
         hash(part)
     except TypeError:
