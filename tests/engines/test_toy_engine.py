@@ -10,6 +10,7 @@ from typing import Any
 
 import autograd
 import autograd.numpy as anp
+import dask.array as da
 import numpy as onp
 import pytest
 from dask.base import compute as dask_compute
@@ -74,6 +75,26 @@ def test_tasks_of_a_graph_have_derivatives_of_any_engine() -> None:
         value, tangent = compute(*dagad.jvp(delayed(loss)(x), x, onp.array([1.0, 0.0])), scheduler="sync")
     assert value == pytest.approx(onp.sum(onp.sin(at) ** 2))
     assert tangent == pytest.approx(onp.sin(0.6))
+
+
+class ForeignArrays(ComplexStep):
+    has_own_arrays = True
+
+
+def test_functions_that_dask_has_fused_are_those_of_an_engine_with_arrays_of_its_own() -> None:
+    """What is not the engine's is autograd's, and so is what stands before and behind it in the same task."""
+    seen = []
+
+    def bent(block: Any) -> Any:
+        seen.append(type(block))
+        return onp.exp(block)
+
+    at = onp.array([0.3, -0.2, 0.7, 1.1])
+    x = da.from_array(at, chunks=2)
+    y = (da.sin(x).map_blocks(bent, meta=onp.empty(0)) * x).sum()
+    found = compute(dagad.gradient(y, x, engine=ForeignArrays()), scheduler="sync")[0]
+    onp.testing.assert_allclose(found, onp.exp(onp.sin(at)) * (1.0 + at * onp.cos(at)), rtol=1e-10)
+    assert set(seen) == {onp.ndarray}
 
 
 def test_a_new_engine_gets_only_leaves_with_a_tangent_or_a_seed() -> None:

@@ -205,3 +205,19 @@ def test_a_chunk_that_draws_random_numbers_is_refused_where_it_has_to_run_again(
     _, pull = dagad.vjp(lambda t: dagad.reduce_sum(noisy, X, t, policy=Recompute(), scheduler="sync"), 1.5)
     with pytest.raises(dagad.ClosureError, match=r"another value when it runs again.*random numbers outside"):
         pull(1.0)
+
+
+@pytest.mark.filterwarnings("ignore:`moments` gave nan:dagad.DagadWarning")  # as it is to
+def test_a_chunk_that_gives_nan_has_given_the_same_when_it_runs_again(scheduler: Any) -> None:
+    holed = X.copy()
+    holed[5, 0] = np.nan  # one chunk has no number in one of its columns
+
+    def slopes(policy: Any) -> Any:
+        value, pull = dagad.vjp(
+            lambda t: dagad.reduce_sum(moments, holed, t, grainsize=4, policy=policy, scheduler=scheduler), THETA
+        )
+        assert np.isnan(value).tolist() == [True, False, False]
+        return pull(np.ones(3))[0]
+
+    np.testing.assert_array_equal(slopes(Recompute()), slopes(Keep()))
+    assert np.isnan(slopes(Recompute())).tolist() == [True, False, False]

@@ -56,6 +56,22 @@ def test_functions_of_all_distances_have_the_derivatives_of_those_of_the_pairs(k
     np.testing.assert_allclose(curved, about, rtol=1e-6, atol=1e-8)
 
 
+def test_gradients_of_distances_that_are_pulled_once_more_give_the_products_of_forward_mode() -> None:
+    others = np.cos(np.arange(12.0)).reshape(4, 3)
+    for fun in (
+        lambda x: np.exp(-(cdist(x, x) ** 2)),
+        lambda x: np.exp(-cdist(x, others, "sqeuclidean")),
+        lambda x: np.exp(-cdist(others, x, "sqeuclidean")),
+    ):
+        loss = loss_of(fun)
+        products = dagad.hvp(loss, POINTS, ALONG)
+        again = dagad.grad(lambda x, loss=loss: np.sum(ALONG * dagad.grad(loss)(x)))(POINTS)
+        np.testing.assert_allclose(again, products, rtol=1e-12, atol=1e-13)
+        third = dagad.grad(lambda x, loss=loss: np.sum(ALONG * dagad.hvp(loss, x, ALONG)))(POINTS)
+        ahead, behind = (dagad.hvp(loss, POINTS + step * ALONG, ALONG) for step in (1e-5, -1e-5))
+        np.testing.assert_allclose(third, (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("metric", ["euclidean", "cityblock", "chebyshev", "minkowski", "seuclidean", "sqeuclidean"])
 def test_a_distance_between_points_that_are_one_has_slope_zero(metric: str, engine: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import scipy.special
 import scipy.stats
 
 import dagad
+from support.called import PLAIN, X, evaluated, total
+from support.numpy_calls import calls, is_here
+from support.scipy_calls import STATS
 
 ENGINES = [None, pytest.param("jax", marks=pytest.mark.needs("jax"))]
 NO_AXIS: Any = None
@@ -28,6 +32,17 @@ def slopes(fun: Any, at: Any, engine: str | None = None) -> Any:
         return dagad.reduce_sum(chunk, np.ones(1), t, grainsize=1, scheduler="sync", engine=engine)
 
     return dagad.grad(loss)(np.asarray(at, float))
+
+
+def test_a_density_has_the_slope_of_the_exponential_of_its_logarithm() -> None:
+    """Slopes of logarithms don't show whether a formula has its constants, those of densities do."""
+    logarithm = re.compile(r"\.log(pdf|pmf|cdf|sf)\(")
+    found = [call for call in calls(STATS) if logarithm.search(call) and is_here(call, PLAIN)]
+    for call in found:
+        raised = dagad.grad(total(evaluated(f"np.exp({call})", PLAIN)))(X)
+        itself = dagad.grad(total(evaluated(logarithm.sub(r".\1(", call), PLAIN)))(X)
+        np.testing.assert_allclose(itself, raised, rtol=1e-10, atol=1e-12, err_msg=call)
+    assert len(found) > 100
 
 
 @pytest.mark.parametrize("engine", ENGINES)
