@@ -112,10 +112,10 @@ def _fftconvolve(means: Means, in1: Array, in2: Array, mode: str = "full", axes:
 PERIODS: dict[str, Callable[[int], Any]] = {
     "wrap": np.arange,
     "grid-wrap": np.arange,
-    "symm": lambda n: np.r_[:n, n - 1 : -1 : -1] if n else np.arange(0),
-    "reflect": lambda n: np.r_[:n, n - 1 : -1 : -1] if n else np.arange(0),
-    "grid-mirror": lambda n: np.r_[:n, n - 1 : -1 : -1] if n else np.arange(0),
-    "mirror": lambda n: np.r_[:n, n - 2 : 0 : -1] if n > 1 else np.arange(n),
+    "symm": lambda n: np.r_[:n, n - 1 : -1 : -1],
+    "reflect": lambda n: np.r_[:n, n - 1 : -1 : -1],
+    "grid-mirror": lambda n: np.r_[:n, n - 1 : -1 : -1],
+    "mirror": lambda n: np.r_[:n, n - 2 : 0 : -1],
 }
 
 
