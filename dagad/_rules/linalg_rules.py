@@ -355,7 +355,7 @@ def learn(module: ModuleType) -> bool:
     define(np.linalg.norm, *rules_of("norm", norm), _odd_norm)
     define(np.linalg.slogdet, *rules_of("slogdet", _slogdet), _is_complex)
     define(np.linalg.pinv, *rules_of("pinv", _pinv), _has_odd_inverse)
-    define(np.linalg.cholesky, triangles.cholesky_vjp, triangles.cholesky_jvp, lambda *call: True)
+    define(np.linalg.cholesky, triangles.cholesky_vjp, None, lambda *call: True)
     define(np.linalg.solve, *rules_of("solve", solve), _differ_in_stack)
     for func, stock, turning in (
         (np.linalg.eigh, linalg.grad_eigh, _of_columns),

@@ -303,7 +303,6 @@ MORE: dict[str, Slopes] = {
         lambda ans, h, a: anp.exp(-(h**2) * (1.0 + a**2) / 2.0) / (2.0 * np.pi * (1.0 + a**2)),
     ),
     "expn": (None, _in_whole_orders(_expn_slope)),
-    "jv": (None, lambda ans, v, x: (f.jv(v - 1, x) - f.jv(v + 1, x)) / 2.0),
     "yv": (None, lambda ans, v, x: (f.yv(v - 1, x) - f.yv(v + 1, x)) / 2.0),
     "kn": (None, _in_whole_orders(_order_down("kn", -1.0))),
     "kv": (None, _order_down("kv", -1.0)),

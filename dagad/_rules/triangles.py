@@ -12,7 +12,7 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.numpy import linalg
 
-from dagad._types import Argnums, Args, Array, Function, Kwargs, Tangents, Value
+from dagad._types import Argnums, Args, Array, Function, Kwargs, Value
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -57,17 +57,6 @@ def cholesky_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Fu
         return (folded(anp.conj(found + adjoint(found)) / 2.0, not upper),)
 
     return pullback
-
-
-def cholesky_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
-    """Return dL, from the triangle of dA that is read."""
-    del argnums, args
-    upper = bool(kwargs.get("upper"))
-    oriented = adjoint if upper else _itself
-    factor = oriented(ans)
-    inner = linalg.solve(factor, mirrored(tangents[0], not upper))
-    inner = linalg.solve(factor, adjoint(inner))
-    return oriented(anp.matmul(factor, anp.tril(inner) / (1.0 + np.eye(np.shape(plain(ans))[-1]))))
 
 
 def _itself(x: Array) -> Any:

@@ -309,3 +309,10 @@ def test_hidden_states_and_mixed_normals_are_right_on_every_scheduler(scheduler:
     np.testing.assert_allclose(
         dagad.grad(lambda t: dagad.reduce_sum(mixed, POINTS, t, grainsize=7, scheduler=scheduler))(t), whole, rtol=1e-12
     )
+
+
+def test_sums_of_exponentials_beyond_all_floats_have_the_shares_of_their_terms_as_slopes() -> None:
+    at = np.array([0.3, -0.7, 1.1])
+    shares = np.exp(at) / np.sum(np.exp(at))
+    for far in (0.0, 1e3, -1e3):
+        np.testing.assert_allclose(slopes(lambda t, far=far: np.logaddexp.reduce(far + t), at), shares, rtol=1e-11)

@@ -205,6 +205,18 @@ def test_a_form_without_a_derivative_is_refused_by_what_was_asked(case: str) -> 
         dagad.grad(loss_of(fun, None))(K + 0.1 * A + (H if "between" in case else 0.0))
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_whether_a_polar_factor_has_a_slope_does_not_depend_on_the_unit_of_its_matrix(scale: float) -> None:
+    def factor(unit: float, last: float) -> Callable[[Any], Any]:
+        return loss_of(lambda t: sl.polar(unit * t * np.array([[1.0], [1.0], [1.0], [last]]))[0], None)
+
+    at = K + 0.1 * A
+    with pytest.raises(dagad.NotDifferentiableError, match="matrix is singular"):
+        dagad.grad(factor(scale, 0.0))(at)
+    found, expected = dagad.grad(factor(scale, 1.0))(at), dagad.grad(factor(1.0, 1.0))(at)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)  # a rotation has no unit
+
+
 def large_bands(t: Any) -> Any:
     return sl.solve_banded((0, 0), np.ones((1, 1001)) * t[0, 0], np.ones(1001))
 
