@@ -97,6 +97,21 @@ def test_functions_that_dask_has_fused_are_those_of_an_engine_with_arrays_of_its
     assert set(seen) == {onp.ndarray}
 
 
+def test_a_function_that_is_given_to_one_of_an_engine_with_arrays_of_its_own_is_called_as_it_is() -> None:
+    def applied(block: Any, fun: Any) -> Any:
+        assert fun is bent
+        return fun(block)
+
+    def bent(block: Any) -> Any:
+        return onp.exp(block)
+
+    at = onp.array([0.3, -0.2, 0.7, 1.1])
+    x = da.from_array(at, chunks=2)
+    y = (da.blockwise(applied, "i", da.sin(x), "i", bent, None, meta=onp.empty(0)) * x).sum()
+    found = compute(dagad.gradient(y, x, engine=ForeignArrays()), scheduler="sync")[0]
+    onp.testing.assert_allclose(found, onp.exp(onp.sin(at)) * (1.0 + at * onp.cos(at)), rtol=1e-10)
+
+
 def test_a_new_engine_gets_only_leaves_with_a_tangent_or_a_seed() -> None:
     """At an infinite slope a zero would be nan."""
 

@@ -396,7 +396,15 @@ def test_partial_sums_that_are_lists_of_lists_are_added_not_joined(cut: int, sch
 
 @pytest.mark.parametrize("way", [add_up, lambda *terms: one_after_the_other(list(terms))])
 @pytest.mark.parametrize(
-    "terms", [(np.ones(2), np.ones(3)), ([1.0, np.ones(2)], [1.0, np.ones(1)]), ([1.0], [1.0] * 2)]
+    "terms",
+    [
+        (np.ones(2), np.ones(3)),
+        ([1.0, np.ones(2)], [1.0, np.ones(1)]),
+        ([1.0], [1.0] * 2),
+        (1.0, np.ones(1)),
+        (np.ones(1), 1.0),
+        ([1.0, np.ones(2)], [np.ones(2), 1.0]),
+    ],
 )
 def test_terms_of_other_shapes_are_refused(way: Any, terms: Any) -> None:
     with pytest.raises(dagad.StructureError, match="partial sums of two chunks differ in"):

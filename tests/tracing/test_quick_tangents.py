@@ -87,6 +87,30 @@ def test_a_rule_that_a_user_gives_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert dagad.jvp(lambda x: x * 2.0, (3.0,), (1.0,))[1] == 10.0
 
 
+@pytest.mark.parametrize(
+    ("fun", "call"),
+    [
+        (anp.multiply, lambda x: x * x),
+        (anp.sin, np.sin),
+        (anp.power, lambda x: (x * x) ** 3),
+        (anp.sum, np.sum),
+        (quick_tangents._GETITEM, lambda x: x[1:]),
+        (anp.reshape, lambda x: x.reshape(3, 1)),
+    ],
+    ids=["product", "function", "power", "sum", "entries", "shape"],
+)
+def test_a_rule_that_a_user_gives_counts_in_each_quick_operation(
+    fun: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slopes() -> tuple[Any, Any]:
+        return dagad.jvp(call, (X,), (M[1],))[1], dagad.jacfwd(call)(X)
+
+    usual, stock = slopes(), primitive_jvps[fun]
+    monkeypatch.setitem(primitive_jvps, fun, lambda *args: 10.0 * stock(*args))
+    for found, before in zip(slopes(), usual, strict=True):
+        np.testing.assert_allclose(found, 10.0 * before, rtol=1e-14)
+
+
 @pytest.mark.parametrize("name", ["reshape", "matmul", "squeeze"])
 def test_a_rule_that_a_user_gives_counts_in_the_pullback_of_a_product(
     name: str, monkeypatch: pytest.MonkeyPatch
