@@ -229,6 +229,7 @@ integrate.fixed_quad(np.sin, x[0], 2 * y[1], n=3)[0] | integrate.fixed_quad(np.p
 integrate.simpson(x[:5], x=y[:5] ** 2) | integrate.simpson(x[:6], x=y[:6] ** 2) | integrate.simpson(y, x=y + x / 9)
 integrate.simpson(m, axis=0) | integrate.simpson(x[:2]) | integrate.simpson(m, x=np.cumsum(m, axis=1))
 integrate.simpson(y[:5], x=x[:5] + 2 * y[:5]) | integrate.cumulative_trapezoid(x, y)
+integrate.trapezoid(x.reshape(2, 3, 2), x=np.cumsum(x.reshape(2, 3, 2), axis=1), axis=1)
 integrate.cumulative_trapezoid(m, axis=0, initial=0) | integrate.cumulative_trapezoid(m * y[:4], x=m, initial=0)
 np.polynomial.polynomial.polyval(x, [1.0, 2.0, 3.0]) | np.polynomial.polynomial.polyval(2.0, x[:3])
 np.polynomial.polynomial.polyval(y, m) | np.polynomial.polynomial.polyval(x[:4], m, tensor=False)
