@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import autograd
 import autograd.numpy as anp
 import numpy as np
 import pytest
@@ -187,6 +188,24 @@ def test_a_pullback_is_called_when_all_members_are_over(sharded: Any) -> None:
 
 def of_a_box(box: list[float]) -> Callable[[Any, Any], Any]:
     return lambda rows, theta: anp.sum(rows * theta * box[0], axis=0)
+
+
+def squares(rows: Any, theta: Any) -> Any:
+    return anp.sum(rows**2 * theta)
+
+
+def test_members_have_the_derivatives_of_their_gradients_in_shards(placed: Any) -> None:
+    shards = placed()
+
+    def through(theta: Any) -> Any:
+        slope = dagad.grad(lambda x: dagad.reduce_sum(numbers, x, theta))(shards)
+        return dagad.reduce_sum(squares, slope, theta)
+
+    expected = [dagad.grad(through)(theta) for theta in THETAS]
+    check(lambda theta, number: dagad.grad(through)(theta), expected)
+    for found, theta in zip(expected, THETAS, strict=True):
+        whole = autograd.grad(lambda t: squares(autograd.grad(numbers)(X, t), t))(theta)
+        np.testing.assert_allclose(found, whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("who_pulls", [(0, 2), (1,), (0, 1, 2, 3)])
