@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-from dagad._errors import ClosureError, NotDifferentiableError
+from dagad._errors import ClosureError, DagadError, NotDifferentiableError
 from dagad._types import DType
 from dagad._values.bytecode import is_storing
 
@@ -252,7 +252,7 @@ def _of_library(text: str) -> str:
 
 def explained(error: Exception) -> Exception:
     """Return the sentence for an error of numpy's, autograd's or another library's that hides one, else the error."""
-    if isinstance(error, NotDifferentiableError):
+    if isinstance(error, DagadError):
         return error
     cause, text = error.__cause__, str(error)
     hides = isinstance(cause, NotDifferentiableError)

@@ -181,6 +181,11 @@ CALLS: dict[str, Case] = {
         ArgumentsError,
         r"calls `scaled\(rows, theta\)` with some rows, a float, a float",
     ),
+    "too many shared, differentiated": (
+        lambda: dagad.grad(lambda t: cut(scaled, Y, t, t))(1.0),
+        ArgumentsError,
+        r"^dagad\.ArgumentsError: `reduce_sum` calls `scaled\(rows, theta\)` with some rows",
+    ),
     "too few shared": (lambda: cut(scaled, Y), ArgumentsError, "missing a required argument: 'theta'"),
     "Stan's grainsize": (lambda: cut(three, Y, 500, Y, 1.0), ArgumentsError, r"grainsize=500\)`"),
     "Stan's start and end": (lambda: cut(as_in_stan, Y, THETA), ArgumentsError, "no `start` and `end`"),
