@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from dagad._errors import NotDifferentiableError
 from dagad._tracing import equalities
 from dagad._tracing.flat_functions import Flat, Leaves
 from dagad._tracing.forward import push
+from dagad._tracing.refusals import explained
 from dagad._tracing.tape import traceable
 from dagad._types import Leaf, Tangent, Value
 from dagad._values import pytree
@@ -52,7 +54,7 @@ class Compared:
             delta[index] = there[index] - leaf
             try:
                 values, (tangents,) = push(self._fun, here, [delta])
-                near, (beside,) = push(self._fun, there, [delta])  # of that point it remembers nothing
+                near, beside = self._beside(there, delta, values)
                 self._fun(here)
             except Exception:  # it may go by a value that it knows, and take no other
                 continue
@@ -61,6 +63,21 @@ class Compared:
             if any(differs(one, two, tangent) and not differs(one, two, other) for one, two, tangent, other in moves):
                 self._refuse()
         self._fun(here)
+
+    def _beside(self, there: Leaves, delta: list[Any], values: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """Return values and tangents at a point of which the function remembers nothing.
+
+        Where it can't be followed there, as one that writes its argument into an array, the tangent at hand came of
+        what it remembers, and the values speak for themselves.
+        """
+        try:
+            near, (beside,) = push(self._fun, there, [delta])
+        except Exception as error:
+            if not isinstance(explained(error), NotDifferentiableError):
+                raise
+            near = self._fun(there)
+            beside = [np.asarray(one) - np.asarray(two) for one, two in zip(near, values, strict=True)]
+        return near, beside
 
 
 def differs(near: Value, here: Value, tangent: Tangent) -> bool:

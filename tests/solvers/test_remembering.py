@@ -42,6 +42,16 @@ class InPlace:
         return self.e
 
 
+class WrittenOver(InPlace):
+    """Writes its last argument into an array, whatever it is."""
+
+    def __call__(self, a: Any) -> Any:
+        if not np.array_equal(np.reshape(a, (1,)), self.a):
+            self.a[0] = a
+            self.e = np.exp(a)
+        return self.e
+
+
 class Slots:
     __slots__ = ("a", "e")
 
@@ -139,6 +149,14 @@ def test_a_function_that_remembers_a_value_at_the_same_point_is_refused(how: str
     exp(0.3)
     with pytest.raises(dagad.NotDifferentiableError, match="that remembers anew for each call of the solver"):
         MODES[mode](lambda a: SOLVES[solve](exp, a))(0.3)
+
+
+@pytest.mark.parametrize("solve", SOLVES)
+def test_a_function_that_writes_into_what_it_remembers_is_refused_there(solve: str) -> None:
+    exp = WrittenOver()
+    exp(0.3)
+    with pytest.raises(dagad.NotDifferentiableError, match="that remembers anew for each call of the solver"):
+        dagad.grad(lambda a: SOLVES[solve](exp, a))(0.3)
 
 
 @pytest.mark.parametrize("solve", SOLVES)
