@@ -18,8 +18,11 @@ from dagad._types import Array, Function
 from dagad._values import pytree
 from dagad._values.bytecode import steps
 
-_LIBRARIES = frozenset({"jax", "jaxlib", "numpy", "optree", "pandas", "polars", "scipy", "sklearn", "statsmodels"})
-_OTHERS = _LIBRARIES | {"torch", "xarray"} | (sys.stdlib_module_names - {"__main__"})
+_LIBRARIES = frozenset(
+    "arviz astropy bokeh cloudpickle cupy jax jaxlib matplotlib msgpack networkx numba numexpr numpy optree pandas "
+    "polars pyarrow pymc pytensor scipy sklearn sparse statsmodels torch xarray zarr".split()
+)
+_OTHERS = _LIBRARIES | (sys.stdlib_module_names - {"__main__"})
 _BETWEEN = frozenset({"_py_abc", "abc", "functools", "typing"})  # who asks there asks for somebody else
 _NUMBERS = (np.ndarray, np.generic, float, complex, int)
 

@@ -194,8 +194,8 @@ def squares(rows: Any, theta: Any) -> Any:
     return anp.sum(rows**2 * theta)
 
 
-def test_members_have_the_derivatives_of_their_gradients_in_shards(placed: Any) -> None:
-    shards = placed()
+def test_members_have_the_derivatives_of_their_gradients_in_shards(sharded: Any) -> None:
+    shards = sharded()
 
     def through(theta: Any) -> Any:
         slope = dagad.grad(lambda x: dagad.reduce_sum(numbers, x, theta))(shards)
