@@ -11,8 +11,9 @@ from typing import Any, Literal
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.by_definition import rules_of
+from dagad._tracing.by_definition import movers, rules_of, with_stacks
 from dagad._tracing.rules import own_primitive
+from dagad._tracing.stacked_tangents import whole
 from dagad._types import Args, Array, Cotangent, Kwargs, Tangents, Value
 from dagad._values import pytree
 
@@ -226,6 +227,23 @@ def _known_jvp(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Arg
 known = own_primitive(_stock_known, _known_vjp, _known_jvp)
 
 
+def _located(x: Array, points: Array, extrapolate: bool | Literal["periodic"] | None) -> tuple[Array, Any, Array]:
+    """Return in which interval each point is, how far from its first node, and which points have no value."""
+    if extrapolate == "periodic":
+        period = x[-1] - x[0]
+        points = points - period * np.floor((plain(points) - plain(x[0])) / plain(period))
+    nodes, at = plain(x), np.ravel(plain(points))
+    is_lost = np.isnan(at) if extrapolate else ~((at >= nodes[0]) & (at <= nodes[-1]))
+    points = known(points, nodes[0]) if np.any(is_lost) else points
+    index = np.clip(np.searchsorted(nodes, at, "right") - 1, 0, len(nodes) - 2)
+    return index, anp.reshape(points, (-1,)) - x[index], is_lost
+
+
+def _factors(degree: int, nu: int) -> list[float]:
+    """Return what a derivative brings each power down by, the lowest power first."""
+    return [float(np.prod(np.arange(power - nu + 1, power + 1))) for power in range(degree + 1)]
+
+
 def _stock_value(
     c: Array, x: Array, points: Array, nu: int, extrapolate: bool | Literal["periodic"] | None, axis: int
 ) -> Any:
@@ -238,24 +256,98 @@ def _value(
     c: Array, x: Array, points: Array, nu: int, extrapolate: bool | Literal["periodic"] | None, axis: int
 ) -> Any:
     """Return a derivative of piecewise polynomials at some points, as scipy arranges its axes."""
-    if extrapolate == "periodic":
-        period = x[-1] - x[0]
-        points = points - period * np.floor((plain(points) - plain(x[0])) / plain(period))
     shape, trail = np.shape(plain(points)), np.shape(plain(c))[2:]
-    nodes, at = plain(x), np.ravel(plain(points))
-    is_lost = np.isnan(at) if extrapolate else ~((at >= nodes[0]) & (at <= nodes[-1]))
-    points = known(points, nodes[0]) if np.any(is_lost) else points
-    index = np.clip(np.searchsorted(nodes, at, "right") - 1, 0, len(nodes) - 2)
-    beyond = along(anp.reshape(points, (-1,)) - x[index], np.zeros((1, *trail)))
-    degree = len(plain(c)) - 1
+    index, beyond, is_lost = _located(x, points, extrapolate)
+    beyond = along(beyond, np.zeros((1, *trail)))
+    factors = _factors(len(plain(c)) - 1, nu)[::-1]
     found: Any = np.zeros((len(index), *trail))
-    for row in range(degree + 1 - nu):
-        factor = float(np.prod(np.arange(degree - row - nu + 1, degree - row + 1)))
-        found = found * beyond + factor * c[row][index]
+    for row in range(len(factors) - nu):
+        found = found * beyond + factors[row] * c[row][index]
     if np.any(is_lost):
         found = lost(found, along(is_lost, found))
     found = anp.reshape(found, (*shape, *trail))
     return anp.moveaxis(found, list(range(len(shape))), list(range(axis, axis + len(shape)))) if axis else found
+
+
+_BY_DEFINITION: Any = rules_of("value", _value)
+
+
+def _value_vjp(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    """Return the pullback: what a point gives is linear in the coefficients of its interval, and moves by its slope."""
+    if 1 in argnums:
+        return _BY_DEFINITION[0](argnums, ans, args, kwargs)
+    of: dict[int, Any] = {0: _pulled_to_coefficients, 2: _pulled_to_points}
+    return lambda cotangent: tuple([of[argnum](cotangent, *args, **kwargs) for argnum in argnums])
+
+
+def _value_jvp(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    if 1 in argnums:
+        return _BY_DEFINITION[1](argnums, tangents, ans, args, kwargs)
+    moves = dict(zip(argnums, tangents, strict=True))
+    parts = [value_at(moves[0], *args[1:], **kwargs)] if 0 in moves else []
+    if 2 in moves:
+        parts.append(_beside_trail(moves[2], args, kwargs["axis"]) * _slope(args, kwargs))
+    return sum(parts[1:], parts[0])
+
+
+def _stacks_of_values(argnums: Sequence[int], stacks: Sequence[Any], ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    """Return the tangents in all directions: those of coefficients are polynomials with one axis more."""
+    if 1 in argnums:
+        return _BY_DEFINITION[1].of_stacks(argnums, stacks, ans, args, kwargs)
+    moves = dict(zip(argnums, stacks, strict=True))
+    parts = []
+    if 0 in moves:
+        found = value_at(moves[0].transpose(*range(1, moves[0].ndim), 0), *args[1:], **kwargs)
+        parts.append(found.transpose(found.ndim - 1, *range(found.ndim - 1)))
+    if 2 in moves:
+        parts.append(_beside_trail(moves[2], args, kwargs["axis"], 1) * _slope(args, kwargs))
+    return whole(sum(parts[1:], parts[0]), ans)
+
+
+def _slope(args: Args, kwargs: Kwargs) -> Any:
+    return value_at(*args, **{**kwargs, "nu": kwargs["nu"] + 1})
+
+
+def _beside_trail(moved: Array, args: Args, axis: int, before: int = 0) -> Any:
+    """Return numbers for points in a shape that is broadcast to that of values, after so many axes of their own."""
+    shape, n_trail = np.shape(plain(args[2])), np.ndim(plain(args[0])) - 2
+    return anp.reshape(moved, (*np.shape(plain(moved))[:before], *[1] * axis, *shape, *[1] * (n_trail - axis)))
+
+
+def _pulled_to_points(cotangent: Cotangent, c: Array, x: Array, points: Array, **kwargs: Any) -> Any:
+    slope = _slope((c, x, points), kwargs)
+    # What nobody asks of stays so: he may have masked what is nan.
+    parts = cotangent * anp.where(plain(cotangent) == 0.0, 0.0, slope)
+    axis, n_points = kwargs["axis"], np.ndim(plain(points))
+    trail = [each for each in range(np.ndim(plain(parts))) if not axis <= each < axis + n_points]
+    found = anp.sum(parts, axis=tuple(trail)) if trail else parts
+    return anp.real(found) if np.iscomplexobj(plain(found)) else found
+
+
+def _pulled_to_coefficients(
+    cotangent: Cotangent,
+    c: Array,
+    x: Array,
+    points: Array,
+    nu: int,
+    extrapolate: bool | Literal["periodic"] | None,
+    axis: int,
+) -> Any:
+    shape, (rows, n, *trail) = np.shape(plain(points)), np.shape(plain(c))
+    if axis:
+        cotangent = anp.moveaxis(cotangent, list(range(axis, axis + len(shape))), list(range(len(shape))))
+    cotangent = anp.reshape(cotangent, (-1, *trail))
+    index, beyond, is_lost = _located(x, points, extrapolate)
+    if np.any(is_lost):
+        cotangent = lost(cotangent, along(is_lost, cotangent) & (plain(cotangent) != 0.0))
+    size = int(np.prod(trail, dtype=int))
+    at = index[:, None] * size + np.arange(size)
+    beyond = along(beyond, cotangent)
+    found: list[Any] = [np.zeros((n, *trail))] * min(nu, rows)  # of the lowest powers nothing is left
+    for power, factor in enumerate(_factors(rows - 1, nu)[nu:]):
+        part = anp.reshape(factor * beyond**power * cotangent, (-1, size))
+        found.append(anp.reshape(movers()[1](part, at, (n * size,)), (n, *trail)))
+    return anp.stack(found[::-1])
 
 
 def _stock_antiderivative(c: Array, x: Array, nu: int) -> Any:
@@ -302,5 +394,6 @@ def derivative(c: Array, nu: int) -> Any:
     return c[:n] * along(poch(np.arange(n, 0, -1.0), nu), c) if nu and n > 0 else 0.0 * c[:1] if nu else c
 
 
-value_at, integral_between = primitive_of(_stock_value, _value), primitive_of(_stock_integral, _integral)
+value_at = own_primitive(_stock_value, _value_vjp, with_stacks(_value_jvp, _stacks_of_values))
+integral_between = primitive_of(_stock_integral, _integral)
 antiderivative = primitive_of(_stock_antiderivative, _antiderivative)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import scipy.interpolate
 
 import dagad
-from dagad.solvers import CubicSpline, PchipInterpolator, interp1d
+from dagad.solvers import CubicSpline, PchipInterpolator, _splines, interp1d
 from dagad.testing import check_grads
 
 X = np.array([0.0, 0.7, 1.1, 2.0, 2.6, 3.1])
@@ -262,3 +263,51 @@ def test_integrals_of_integrals_and_their_derivatives_have_scipys_bits(make: Any
         for down in range(6):
             found = dagad.vjp(lambda y, n=up, m=down: make(X, y).antiderivative(n).derivative(m)(points), Y)[0]
             np.testing.assert_array_equal(found, stock.antiderivative(up).derivative(down)(points))
+
+
+# What a point gives is linear in the coefficients: its derivatives are those of the polynomials as they are written
+
+WRITTEN = _splines.primitive_of(_splines._stock_value, _splines._value)
+KNOTS = np.array([0.0, 0.7, 1.1, 2.5, 3.0])
+ASKED: dict[str, Any] = {
+    "a number": np.float64(0.9),
+    "nodes": np.array([0.0, 0.7, 3.0, 1.3]),
+    "beyond": np.array([[-0.4, 0.2], [3.3, 1.1]]),
+    "nan": np.array([np.nan, 0.5]),
+    "none": np.zeros(0),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("points", ASKED)
+@pytest.mark.parametrize("extrapolate", [True, False, "periodic"])
+@pytest.mark.parametrize("nu", [0, 1, 3])
+@pytest.mark.parametrize(("trail", "axis"), [((), 0), ((2,), 0), ((2,), 1), ((2, 3), 1)])
+def test_values_of_polynomials_have_the_derivatives_of_their_definition(
+    trail: tuple[int, ...], axis: int, nu: int, extrapolate: Any, points: str
+) -> None:
+    c, at = np.sin(np.arange(1.0, 1.0 + 16 * math.prod(trail))).reshape(4, 4, *trail), ASKED[points]
+
+    def values(of: Any, c: Any, at: Any) -> Any:
+        return of(c, KNOTS, at, nu=nu, extrapolate=extrapolate, axis=axis)
+
+    is_there = np.isfinite(values(_splines.value_at, c, at))
+
+    def loss(of: Any, c: Any, at: Any) -> Any:
+        return np.sum(np.where(is_there, values(of, c, at), 0.0) ** 2)
+
+    modes: list[Any] = [
+        lambda of: dagad.vjp(lambda c, at: values(of, c, at), c, at)[1](np.cos(values(of, c, at))),
+        lambda of: dagad.jvp(lambda c, at: values(of, c, at), (c, at), (np.cos(c), np.cos(np.nan_to_num(at))))[1],
+        lambda of: dagad.grad(lambda c, at: loss(of, c, at), (0, 1))(c, at),
+        lambda of: dagad.hvp(lambda c, at: loss(of, c, at), (c, at), (np.cos(c), np.cos(np.nan_to_num(at)))),
+        lambda of: dagad.jacfwd(lambda c: values(of, c, at))(c),
+        lambda of: dagad.jacfwd(lambda at: values(of, c, at))(at),
+    ]
+    for mode in modes:
+        for found, right in zip(flat(mode(_splines.value_at)), flat(mode(WRITTEN)), strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-11, atol=1e-11)
+
+
+def flat(tree: Any) -> list[Any]:
+    return [leaf for part in tree for leaf in flat(part)] if isinstance(tree, tuple | list) else [tree]
