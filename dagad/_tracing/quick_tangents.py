@@ -250,7 +250,7 @@ def power_of(box: Array, exponent: float) -> Found | None:
 
 def moved(box: Array, value: Value, tangents: Any) -> Any:
     """Return a value that moves as a traced array does, by tangents of its own: a list of them, or a stack."""
-    node, found = _new(type(box._node)), _new(type(box))
+    node, found = _new(box._node.__class__), _new(box.__class__)
     node.g = tangents
     found._value, found._trace, found._node = value, box._trace, node
     return found

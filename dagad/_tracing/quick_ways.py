@@ -29,7 +29,7 @@ Operator = Callable[[Any, Any], Any]
 
 def _recorded(box: Array, value: Value, parents: tuple[Any, ...], pullback: Function) -> Any:
     """Return a value that is recorded on the tape on which a traced array is."""
-    node, found = _new(type(box._node)), _new(type(box))
+    node, found = _new(box._node.__class__), _new(box.__class__)
     node.parents, node.vjp = parents, pullback
     found._value, found._trace, found._node = value, box._trace, node
     return found

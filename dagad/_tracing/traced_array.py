@@ -18,7 +18,7 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._errors import ClosureError, NotDifferentiableError
-from dagad._tracing import classes, equalities, patterns, refusals
+from dagad._tracing import equalities, patterns, refusals
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import SEQUENCES, array_of, operators
@@ -281,8 +281,6 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         return quick_linear(self, function, *primitives)
 
     conjugate = conj
-    __class__ = property(classes.seen)
-    __reduce_ex__ = OwnNode.__reduce_ex__
     shape = property(lambda self: np.shape(pytree.plain(self)))
     ndim = property(lambda self: np.ndim(pytree.plain(self)))
     real = property(lambda self: anp.real(self))
@@ -346,7 +344,6 @@ def array_of_numbers(parts: Sequence[Any]) -> Any:
 
 
 patterns.fit_as_arrays_do(TracedArray)
-classes.hide_what_numbers_lack(TracedArray)
 
 
 # What dagad's traces are made of

@@ -18,7 +18,7 @@ from dagad._words import described, name_of
 from dagad.interop._parameters import Parameters, is_same_point, number
 
 
-class VectorFunction:
+class FlatFunction:
     """A function of a pytree as a function of one vector, with its derivatives.
 
     It remembers the last point: `gradient` after `value` at the same one goes on from there, and a value alone starts
@@ -40,8 +40,8 @@ class VectorFunction:
     --------
     >>> import numpy as np
     >>> import scipy.optimize
-    >>> from dagad.interop.scipy import VectorFunction
-    >>> flat = VectorFunction(lambda p: np.sum(p["a"] ** 2) * p["b"], {"a": np.array([1.0, 2.0]), "b": 3.0})
+    >>> from dagad.interop.scipy import FlatFunction
+    >>> flat = FlatFunction(lambda p: np.sum(p["a"] ** 2) * p["b"], {"a": np.array([1.0, 2.0]), "b": 3.0})
     >>> flat.x0, flat.value(flat.x0), flat.gradient(flat.x0)
     (array([1., 2., 3.]), 15.0, array([ 6., 12.,  5.]))
     >>> bool(scipy.optimize.check_grad(flat.value, flat.gradient, flat.x0) < 1e-6)

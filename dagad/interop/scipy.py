@@ -19,7 +19,7 @@ from dagad._words import name_of
 from dagad.interop._bounds import ends_of_bounds, ends_of_pairs, ends_of_tree, ends_of_two
 from dagad.interop._callbacks import as_trees, with_pytrees
 from dagad.interop._constraints import listed, prepared
-from dagad.interop._flat_function import VectorFunction as VectorFunction, with_args
+from dagad.interop._flat_function import FlatFunction as FlatFunction, with_args
 from dagad.interop._from_scipy import optimize
 from dagad.interop._parameters import Parameters
 from dagad.interop._residuals import options_of, residuals_of
@@ -82,7 +82,7 @@ def minimize(
         "trust-constr"; whoever gives `jac` (a pytree, or a matrix), `hess`, or "3-point" for finite differences has
         these taken. ``BFGS()`` without settings is what scipy puts where no `hess` was given, and gets dagad's
         products; ``BFGS(exception_strategy="damp_update")``, or any setting that is not scipy's own, and ``SR1()`` are
-        kept. ``LinearConstraint`` has a column for each number, in the order of `VectorFunction`.
+        kept. ``LinearConstraint`` has a column for each number, in the order of `FlatFunction`.
     tol, options
         As for ``scipy.optimize.minimize``.
     callback
@@ -130,7 +130,7 @@ def minimize(
     >>> round(float(found.x["slope"]), 3), round(float(found.x["start"]), 3)
     (0.508, 1.492)
     """
-    flat = VectorFunction(fun, x0, args)
+    flat = FlatFunction(fun, x0, args)
     limits = _limits(flat.parameters, bounds, ends_of_pairs)
     each = listed(constraints)
     if method is None:
@@ -287,7 +287,7 @@ def standard_errors(
     check_asked(cov_type, losses, rows, groups, mean_over, use_correction)
     if isinstance(x, optimize.OptimizeResult):
         raise ArgumentsError("`x` is all that an optimizer returned. Give the place of the minimum: `x.x`.")
-    flat = VectorFunction(fun, x)
+    flat = FlatFunction(fun, x)
     at, times, called = flat.x0, 1 if mean_over is None else mean_over, name_of(fun)
     value, gradient = flat.value_and_gradient(at)
     hessian = times * flat.hessian(at)
@@ -314,7 +314,7 @@ class StandardErrors:
     covariance
         The covariance of the estimates, a matrix.
     names
-        What its rows and columns belong to, in the order of `VectorFunction`: ``"slopes[0]"``.
+        What its rows and columns belong to, in the order of `FlatFunction`: ``"slopes[0]"``.
     cov_type
         Of which kind they are.
     flat
@@ -402,13 +402,13 @@ def _limits(
     return optimize.Bounds(*ends_of_tree(parameters, bounds))
 
 
-def _derivatives(flat: VectorFunction, method: str) -> dict[str, Any]:
+def _derivatives(flat: FlatFunction, method: str) -> dict[str, Any]:
     """Return what a method of scipy's asks for."""
     name = method.lower() if isinstance(method, str) else ""
     if name not in METHODS:
         raise PlanError(
             f"`method={method!r}` is not a method of scipy's that dagad knows. Choose one of {sorted(METHODS)}; for "
-            "other optimizers there is `VectorFunction`."
+            "other optimizers there is `FlatFunction`."
         )
     if name in VALUES_ONLY:
         return {"fun": flat.value_only}

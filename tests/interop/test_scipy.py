@@ -13,7 +13,7 @@ import scipy.optimize
 from packaging.version import Version
 
 import dagad
-from dagad.interop.scipy import VectorFunction, least_squares, minimize
+from dagad.interop.scipy import FlatFunction, least_squares, minimize
 from support.tiers import optional
 from support.two_array_program import Pair
 
@@ -73,7 +73,7 @@ def test_the_steps_of_minimize_are_the_same_on_every_scheduler(method: str, sche
 
 
 def test_scipy_checks_our_derivatives(scheduler: Any) -> None:
-    flat = VectorFunction(logistic(scheduler), START)
+    flat = FlatFunction(logistic(scheduler), START)
     at, v = flat.x0 + 0.3, np.array([1.0, -2.0, 0.5])
     assert scipy.optimize.check_grad(flat.value, flat.gradient, at) < 1e-5
     assert scipy.optimize.check_grad(flat.value_only, flat.gradient, at) < 1e-5
@@ -118,7 +118,7 @@ def test_steps_that_a_trust_region_turns_down_start_no_pullback() -> None:
         traced.append(not isinstance(x, np.ndarray))
         return np.sum(rows) * np.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
 
-    flat = VectorFunction(lambda x: dagad.reduce_sum(well, np.ones(1), x, scheduler="sync"), np.array([-1.2, 1.0]))
+    flat = FlatFunction(lambda x: dagad.reduce_sum(well, np.ones(1), x, scheduler="sync"), np.array([-1.2, 1.0]))
     pulled = []
 
     def gradient(x: Any) -> Any:
@@ -134,7 +134,7 @@ def test_steps_that_a_trust_region_turns_down_start_no_pullback() -> None:
 
 
 def test_a_gradient_that_somebody_writes_into_is_not_remembered_so() -> None:
-    flat = VectorFunction(lambda x: np.sum(x**2), np.ones(2))
+    flat = FlatFunction(lambda x: np.sum(x**2), np.ones(2))
     for _ in range(2):
         for slope in (flat.value_and_gradient(flat.x0)[1], flat.gradient(flat.x0)):
             assert slope.tolist() == [2.0, 2.0]
@@ -142,7 +142,7 @@ def test_a_gradient_that_somebody_writes_into_is_not_remembered_so() -> None:
 
 
 def test_the_point_that_is_remembered_is_another_by_the_sign_of_a_zero() -> None:
-    flat = VectorFunction(lambda x: np.arctan2(x, -1.0), 0.0)
+    flat = FlatFunction(lambda x: np.arctan2(x, -1.0), 0.0)
     assert (flat.value(np.array([0.0])), flat.value(np.array([-0.0]))) == (np.pi, -np.pi)
 
 
@@ -234,7 +234,7 @@ def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
         ),
         (lambda: least_squares(np.dot, np.ones(2), args=Pair(1.0, 2.0)), r"`args=` is a Pair, .*`args=\(that,\)`"),
         (lambda: minimize(3, 1.0), "takes a function"),  # type: ignore[arg-type]  # on purpose
-        (lambda: VectorFunction(np.sum, np.ones(2)).value(np.ones(3)), r"shape \(3,\), where `x0` holds 2 numbers"),
+        (lambda: FlatFunction(np.sum, np.ones(2)).value(np.ones(3)), r"shape \(3,\), where `x0` holds 2 numbers"),
         (lambda: least_squares(np.sum, np.ones(2)), "the residuals are an array with one axis.*`minimize`"),
     ],
 )

@@ -12,7 +12,7 @@ from scipy.special import gammaln
 
 import dagad
 from dagad.interop._standard_errors import ScoresOfRows
-from dagad.interop.scipy import VectorFunction, minimize, standard_errors
+from dagad.interop.scipy import FlatFunction, minimize, standard_errors
 from support.tiers import optional
 
 NAMES = ["const", "lncoins", "idp", "lpi", "fmde", "physlm", "disea", "hlthg", "hlthf", "hlthp"]
@@ -134,7 +134,7 @@ def test_covariances_are_the_same_on_every_scheduler(cov_type: str, scheduler: A
     np.testing.assert_array_equal(found.flat, np.sqrt(np.diag(found.covariance)))
     np.testing.assert_array_equal(found.tree["first"], found.flat[:2])
     assert found.covariance.tobytes() == found_on("sync")[1].covariance.tobytes()
-    assert found.names == VectorFunction(lambda p: 0.0, fit.x).names == ["first[0]", "first[1]", "last"]
+    assert found.names == FlatFunction(lambda p: 0.0, fit.x).names == ["first[0]", "first[1]", "last"]
 
 
 def test_rows_may_be_tables_and_lists() -> None:
@@ -485,6 +485,6 @@ def test_scores_have_the_columns_of_the_vector() -> None:
 
 @pytest.mark.parametrize("x0", list(itertools.chain([2.0, np.ones((2, 2))], [{"b": [1.0, np.ones(1)], "a": (2.0,)}])))
 def test_numbers_of_a_vector_have_names(x0: Any) -> None:
-    names = VectorFunction(lambda p: 0.0, x0).names
+    names = FlatFunction(lambda p: 0.0, x0).names
     right = {1: ["x"], 4: [f"x[{i}, {j}]" for i in range(2) for j in range(2)], 3: ["a[0]", "b[0]", "b[1][0]"]}
     assert names == right[len(names)]

@@ -34,7 +34,7 @@ class InPlace:
 
     def __call__(self, a: Any) -> Any:
         if not np.array_equal(np.reshape(a, (1,)), self.a):
-            if type(a) in (float, np.float64):
+            if isinstance(a, float):
                 self.a[0] = a
             else:
                 self.a = np.reshape(a, (1,))

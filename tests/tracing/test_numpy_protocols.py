@@ -478,9 +478,8 @@ Four things work otherwise than with ordinary arrays:
   and write `np.stack(parts)`; write `np.where(mask, new, old)` to change some entries.
 * `np.array([a, b])` and `np.asarray(x)` make ordinary arrays. Write `np.stack([a, b])`, and `x` as it is.
 * `math.exp(x)`, `float(x)` and `x.item()` make Python numbers. Write `np.exp(x)`, and `x` as it is.
-* `type(x) is np.ndarray` is False of a value being differentiated. Ask by `isinstance(x, np.ndarray)`,
-  `np.isscalar(x)`, `np.ndim(x)` or `hasattr(x, "__len__")`, which answer your code as they do of the value itself.
-  (`isinstance(x, collections.abc.Iterable)` is True of a number, too.)
+* `isinstance(x, np.ndarray)` is False of a value being differentiated, and so is `np.isscalar(x)`. Ask for
+  `np.ndim(x)` or `hasattr(x, "shape")`.
 
 Some functions have a derivative with respect to their last argument alone: Bessel functions such as `kv(order, x)`,
 `hyp1f1(a, b, x)` and `hyp2f1(a, b, c, x)`. The error says which argument has none. Incomplete gamma and beta functions,

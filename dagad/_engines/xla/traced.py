@@ -28,7 +28,7 @@ from dagad._engines.xla.operators import BINARY, COMPARING, UNARY, operate
 from dagad._engines.xla.protocols import call_function, call_ufunc, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
-from dagad._tracing import classes, patterns
+from dagad._tracing import patterns
 from dagad._tracing.in_place import is_view
 from dagad._tracing.refusals import library_function_of
 from dagad._tracing.texts import numbered
@@ -301,8 +301,9 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     # Methods that are not numpy's functions with the array before the other arguments
 
     def __getattribute__(self, name: str) -> Any:
-        # jax asks, within a function that we called
-        if name in _OURS and object.__getattribute__(self, "_trace").depth:
+        if (
+            name in _OURS and object.__getattribute__(self, "_trace").depth
+        ):  # jax asks, within a function that we called
             return Tracer.__getattr__(self, name)
         return object.__getattribute__(self, name)
 
@@ -365,7 +366,6 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         return np.conj(self) if self.dtype.kind == "c" else self
 
     conjugate = conj
-    __class__ = property(classes.seen)
     real = property(lambda self: np.real(self))
     imag = property(lambda self: np.imag(self))
     T = property(lambda self: np.transpose(self))
@@ -384,7 +384,8 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
 
 def _called(trace: NumpyTrace, func: Function, args: Args, kwargs: Kwargs) -> Any:
     with trace.inside():
-        return of_function(func, args, kwargs, call_function(func, as_now(args), as_now(kwargs)), XlaArray)
+        found = call_function(func, as_now(args), as_now(kwargs))
+        return of_function(func, args, kwargs, found, XlaArray)
 
 
 def _method(name: str) -> Any:
@@ -447,4 +448,3 @@ for _name, _ufunc in COMPARING.items():
 for _name, _ufunc in UNARY.items():
     setattr(XlaArray, _name, _unary(_ufunc))
 patterns.fit_as_arrays_do(XlaArray)
-classes.hide_what_numbers_lack(XlaArray)
