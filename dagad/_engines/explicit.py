@@ -21,7 +21,7 @@ from dagad._tracing.tape import traceable
 from dagad._types import Leaf
 from dagad._values import pytree
 from dagad._values.closures import carries_traced
-from dagad._values.reading import TURNS
+from dagad._values.reading import LATER, NEVER, NEXT, TURNS
 from dagad._words import described, name_of
 
 
@@ -60,7 +60,7 @@ class ExplicitEngine:
             return found
         trace = innermost(leaves)
         if trace is None:
-            return self.linearize(fun, leaves)[0]
+            return self._called(fun, list(map(traceable, leaves)), NEVER)[0]
         return (self._forward if trace.moves else self._reverse)(fun, trace)
 
     def linearize(self, fun: Any, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
@@ -70,22 +70,26 @@ class ExplicitEngine:
                 values = self.value(fun, leaves)
                 return values, OwnPullback(fun, leaves, values, None, functools.partial(self.value, fun))
             leaves = list(map(traceable, leaves))
-        return self._called(fun, leaves) if hasattr(fun, "run") else _AUTOGRAD.linearize(fun, leaves)
+        return self._called(fun, leaves, LATER) if hasattr(fun, "run") else _AUTOGRAD.linearize(fun, leaves)
 
     def value_and_grad(self, fun: Any, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
         """Do the same where the cotangent 1 of a number comes next: what the pullback reads is still what it was."""
         if not hasattr(fun, "run") or not _BARE.issuperset(map(type, leaves)):
             return self.linearize(fun, leaves)
-        return self._called(fun, leaves, is_next=True)
+        return self._called(fun, leaves, NEXT)
 
-    def _called(self, fun: Any, leaves: Leaves, *, is_next: bool = False) -> tuple[list[Any], LeafPullback]:
-        TURNS.begin(is_seed_next=is_next)
+    def _called(self, fun: Any, leaves: Leaves, pulled: str) -> tuple[list[Any], Any]:
+        """Call the function; `pulled` says when its pullback is pulled."""
+        TURNS.begin(pulled)
         pair = fun.run(list(map(read_only_view, leaves)))
         # To find the name costs as much as a chunk.
         good = type(pair) is tuple and len(pair) == 2 and callable(pair[1])
         value, pullback = pair if good else checked_pair(pair, fun.name)
         outputs = fun.flatten(value)
-        is_next = is_next and len(outputs) == 1 and type(outputs[0]) in _NUMBERS  # nothing else is pulled at once
+        if pulled is NEVER:
+            TURNS.next()
+            return outputs, None
+        is_next = pulled is NEXT and len(outputs) == 1 and type(outputs[0]) in _NUMBERS  # else it is not pulled at once
         return outputs, OwnPullback(fun, leaves, outputs, pullback, is_next=is_next)
 
     def pushforward(self, fun: Flat, n: int) -> Flat:

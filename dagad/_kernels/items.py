@@ -19,7 +19,7 @@ from dagad._graphs.sum_trees import add_up
 from dagad._tracing.flat_functions import Engine
 from dagad._types import AnyRows, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
-from dagad._values.reading import TURNS
+from dagad._values.reading import LATER, NEVER, NEXT, TURNS
 from dagad._values.work_arrays import kept
 from dagad._words import name_of
 
@@ -53,9 +53,10 @@ class PairSum:
         self.fun = fun
 
     def __call__(self, rows: AnyRows, *shared: Any) -> tuple[Any, Any]:
-        values, pulls, found, is_next = list[Any](), list[Any](), list[Any](), TURNS.is_seed_next
+        values, pulls, found, pulled = list[Any](), list[Any](), list[Any](), TURNS.pulled
+        is_next = pulled is NEXT
         for item in pytree.items_of(rows):
-            value, pull = _pair_of(self.fun, (item, *shared), is_next)
+            value, pull = _pair_of(self.fun, (item, *shared), LATER if pulled is NEXT and not is_next else pulled)
             values.append(value)
             is_next = is_next and type(value) in NUMBERS
             if is_next:
@@ -98,13 +99,16 @@ def _called_again(fun: Function, args: tuple[Any, ...]) -> tuple[str, list[Any],
     return name_of(fun), pytree.flatten(value)[0], pull
 
 
-def _pair_of(fun: Function, args: tuple[Any, ...], is_next: bool) -> tuple[Any, Any]:
+def _pair_of(fun: Function, args: tuple[Any, ...], pulled: str) -> tuple[Any, Any]:
     """Return the value and the pullback of one item; where somebody traces it, by the function's own rule."""
     if not any(map(pytree.is_traced, pytree.flatten(args)[0])):
         TURNS.begin()
         value, pull = checked_pair(fun(*args), name_of(fun))
         value = value if type(value) in NUMBERS else counted(kept(value))
-        is_next = is_next and type(value) in NUMBERS
+        if pulled is NEVER:
+            TURNS.next()
+            return value, None
+        is_next = pulled is NEXT and type(value) in NUMBERS
         return value, LatePullback(pytree.flatten(value)[0], pull, partial(_called_again, fun, args), is_next)
     bound = BoundCall(ExplicitEngine(), fun, args, {})
     values, pull = ExplicitEngine().linearize(bound, bound.leaves)

@@ -4,7 +4,7 @@ A pullback that a function brings along may run after that function was called a
 a work array, an attribute, an entry of a dict, whatever holds it.
 
 State: `TURNS`, for each thread how often functions were called whose pullbacks may read what the next call fills; the
-pullback of the last one, where it is to be pulled next; and whether the seed 1 of what is called comes next.
+pullback of the last one, where it is pulled next; and when that of the function is pulled that is called now.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from dagad._values.picture import ByName, Picture
 from dagad._values.reach import WHOLE, Key, is_closed_to_us, opened_in_full
 from dagad._values.work_arrays import IN_A_CONTAINER, is_own
 
+# When a pullback is pulled: some time; for the seed 1, before anything else is called; not at all.
+LATER, NEXT, NEVER = "later", "next", "never"
+
 
 class Notes(Protocol):
     """A pullback that may note what it reads, before somebody else may fill it."""
@@ -43,11 +46,11 @@ class Turns(threading.local):
 
     count = 0
     unnoted: weakref.ref[Notes] | None = None
-    is_seed_next = False
+    pulled = LATER
 
-    def begin(self, *, is_seed_next: bool = False) -> None:
+    def begin(self, pulled: str = LATER) -> None:
         """Note what the last pullback reads, if it was to be pulled before anything else is called, and is there."""
-        self.is_seed_next = is_seed_next
+        self.pulled = pulled
         if self.unnoted is not None:
             last, self.unnoted = self.unnoted(), None
             if last is not None:

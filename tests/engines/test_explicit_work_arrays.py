@@ -12,7 +12,7 @@ import pytest
 
 import dagad
 from dagad._kernels.items import PairSum
-from dagad._values.reading import TURNS
+from dagad._values.reading import NEXT, TURNS
 from dagad.extend import explicit
 
 ROWS = np.arange(1.0, 7.0)
@@ -295,7 +295,7 @@ def test_a_number_whose_function_counts_and_times_its_calls_is_computed_and_pull
 
 @pytest.mark.parametrize("seed", [1.0, np.float64(1.0), np.float32(1.0), 2.5, -1.0])
 def test_a_gradient_pulled_for_one_is_pulled_anew_for_another_cotangent(seed: Any) -> None:
-    TURNS.begin(is_seed_next=True)
+    TURNS.begin(NEXT)
     value, pull = PairSum(number_that_counts)(list(ROWS), X)
     slope = np.sum(np.cos(X * ROWS) * ROWS)
     assert value == pytest.approx(np.sum(np.sin(X * ROWS)), rel=1e-13)
@@ -326,3 +326,14 @@ def test_a_pullback_that_fails_at_once_says_so_where_it_is_pulled(scheduler: Any
     with pytest.raises(ZeroDivisionError) as caught:
         dagad.grad(lambda x: dagad.map_sum(fun, list(map(float, ROWS)), x, scheduler=scheduler, grainsize=2))(2.0)
     assert "pullback of chunk 2" in str(caught.value.__notes__)
+
+
+def test_a_value_alone_looks_into_no_pullback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked(pullback: Any) -> None:
+        raise AssertionError(pullback)
+
+    monkeypatch.setattr("dagad._engines.explicit_rules.Reading", looked)
+    monkeypatch.setattr(Model, "__call__", lambda self, row, x: (float(np.sum(row) * x), self.pull))
+    expected = X * np.sum(ROWS)
+    assert dagad.map_sum(explicit(Model()), list(ROWS), X, scheduler="sync") == pytest.approx(expected, rel=1e-15)
+    assert dagad.reduce_sum(explicit(Model()), ROWS, X, grainsize=1, scheduler="sync") == pytest.approx(expected)
