@@ -315,10 +315,10 @@ def _beside_trail(moved: Array, args: Args, axis: int, before: int = 0) -> Any:
 
 
 def _pulled_to_points(cotangent: Cotangent, c: Array, x: Array, points: Array, **kwargs: Any) -> Any:
-    slope = _slope((c, x, points), kwargs)
-    # What nobody asks of stays so: he may have masked what is nan.
-    parts = cotangent * anp.where(plain(cotangent) == 0.0, 0.0, slope)
     axis, n_points = kwargs["axis"], np.ndim(plain(points))
+    is_lost = _beside_trail(_located(x, points, kwargs["extrapolate"])[2], (c, x, points), axis)
+    # What nobody asks of stays so: he may have masked what is nan. Elsewhere a cotangent of zero may move.
+    parts = cotangent * anp.where(is_lost & (plain(cotangent) == 0.0), 0.0, _slope((c, x, points), kwargs))
     trail = [each for each in range(np.ndim(plain(parts))) if not axis <= each < axis + n_points]
     found = anp.sum(parts, axis=tuple(trail)) if trail else parts
     return anp.real(found) if np.iscomplexobj(plain(found)) else found

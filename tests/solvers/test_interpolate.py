@@ -311,3 +311,20 @@ def test_values_of_polynomials_have_the_derivatives_of_their_definition(
 
 def flat(tree: Any) -> list[Any]:
     return [leaf for part in tree for leaf in flat(part)] if isinstance(tree, tuple | list) else [tree]
+
+
+@pytest.mark.parametrize("extrapolate", [True, False, "periodic"])
+@pytest.mark.parametrize("of_many", [False, True])
+def test_a_spline_that_fits_its_data_has_the_second_derivatives_of_squares(extrapolate: Any, of_many: bool) -> None:
+    points = np.array([0.2, 1.7, 2.9]) if of_many else np.float64(1.7)
+    plain = scipy.interpolate.CubicSpline(X, Y)
+    exact = plain(points)
+
+    def loss(y: Any, at: Any) -> Any:
+        found = CubicSpline(X, y, bc_type="not-a-knot")(at, extrapolate=extrapolate)
+        return 0.5 * np.sum((found - exact) ** 2)
+
+    slopes = np.atleast_1d(plain(points, 1))
+    close(dagad.hessian(lambda at: loss(Y, at))(points), np.diag(slopes**2) if of_many else slopes[0] ** 2, 1e-12)
+    in_data = np.atleast_2d(dagad.jacfwd(lambda y: CubicSpline(X, y)(points))(Y))
+    close(dagad.hessian(lambda y: loss(y, points))(Y), in_data.T @ in_data, 1e-12)
