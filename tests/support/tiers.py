@@ -4,7 +4,7 @@ The quick tier leaves out tests marked ``whole``, whose mark says why; of those 
 values of parameters that others have, of those marked ``sampled`` all but some; of those that run on one scheduler
 after the other, each case on all but one; and files that import a package which only the extra ``test-all`` installs,
 on all machines alike. The whole tier leaves out what needs a package that is not here.
-What a tier left out stands in its last lines, counted by reason.
+What a tier left out stands in its last lines, counted by reason; with ``--until`` this may be for lack of time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib
 import itertools
 import math
 import re
+import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator
@@ -42,6 +43,7 @@ NEEDS_MORE = "they need packages that only the extra `test-all` has"
 SAMPLED = "parameters of one test that take long: some of them are in this tier, with as many values as can be"
 SCHEDULERS = ("sync", "threads", "cluster")  # those of the fixture `scheduler`
 ON_ONE = "schedulers: each case of a test is on one of them in this tier, and each of them in about as many cases"
+NO_TIME = "no time was left for them: this machine is slow"
 DO_LESS = {"rounds", "one_in"}  # fixtures, see conftest.py
 MARKS = (
     "whole(reason): only the whole tier runs it, for this reason",
@@ -164,8 +166,9 @@ def does_less(item: pytest.Item) -> bool:
 class Tier:
     """Selects the tests of a tier, `quick`, `whole` or `rest`, and counts those that it leaves out, by reason."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, until: float = math.inf) -> None:
         self.name = name
+        self.until = until  # as `time.time()` says it: one moment for all processes
         self.left_out: Counter[str] = Counter()
 
     def reason_for(self, packages: frozenset[str]) -> str | None:
@@ -198,6 +201,13 @@ class Tier:
             config.hook.pytest_deselected(items=list(out))
             items[:] = [item for item in items if item not in out]
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> bool | None:
+        if time.time() < self.until:
+            return None
+        self.left_out[NO_TIME] += 1
+        return True
+
     # With pytest-xdist the workers collect, each of them all, and the controller prints.
 
     @pytest.hookimpl(trylast=True)
@@ -205,10 +215,16 @@ class Tier:
         output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if output is not None:
             output["left_out"] = dict(self.left_out)
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.left_out[NO_TIME]:
+            session.exitstatus = pytest.ExitCode.OK
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self.left_out |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+        found = Counter[str](getattr(node, "workeroutput", {}).get("left_out", {}))
+        late = found.pop(NO_TIME, 0)  # each process has left out others
+        self.left_out |= found
+        if late:
+            self.left_out[NO_TIME] += late
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.left_out:
@@ -225,10 +241,13 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rest", dest="tier", action="store_const", const="rest", help="run what the quick tier leaves out"
     )
+    parser.addoption(
+        "--until", type=float, default=math.inf, help="begin no test later than at this time of `date +%%s`"
+    )
 
 
 def configure(config: pytest.Config) -> None:
     for line in MARKS:
         config.addinivalue_line("markers", line)
     examples.configure(config.getoption("tier"))
-    config.pluginmanager.register(Tier(config.getoption("tier")), "tiers")
+    config.pluginmanager.register(Tier(config.getoption("tier"), config.getoption("until")), "tiers")
