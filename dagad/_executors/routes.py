@@ -87,8 +87,8 @@ class Work:
     @property
     def computing(self) -> float:
         """Seconds until the last worker has done its chunks."""
-        n_seats = self.n_workers * self.n_threads
-        return -(-self.n_chunks // n_seats) * self.seconds if self.n_chunks else self.seconds
+        n_at_once = self.n_workers * self.n_threads
+        return -(-self.n_chunks // n_at_once) * self.seconds if self.n_chunks else self.seconds
 
 
 class Estimate(NamedTuple):

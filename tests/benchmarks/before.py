@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import report
+from competitor_processes import Stamps, stopped, turn, workload
 from competitors import COMPETITORS, dagad_early
 from rich.table import Table
-from seats import Stamps, stopped, turn, workload
 from sides import Side, checked_checkout, side
 from workloads import Case, tiny_case
 
@@ -198,7 +198,7 @@ class Player:
         return self._client
 
     def _peak(self) -> float:
-        from seats import peak_bytes, reset_peak
+        from competitor_processes import peak_bytes, reset_peak
 
         rest = reset_peak()
         self._call()

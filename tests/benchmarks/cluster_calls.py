@@ -12,11 +12,11 @@ from typing import Any
 from cluster_competitors import actors, dagad_shards, joblib_on, submit
 from cluster_handler import Competitor, Evaluate, handler
 from cluster_report import Section, Within, milliseconds, row_of
+from competitor_processes import Stamps, stopped, turn, workload
 from competitors import Outcome, local
 from distributed import Client
 from report import console
-from run import TOLERANCE, Times, difference, interleaved, seated
-from seats import Stamps, stopped, turn, workload
+from run import TOLERANCE, Times, difference, interleaved, started
 from workloads import Case, Limit, tiny_case
 
 HOT_ROUNDS = 20
@@ -112,10 +112,10 @@ def calls(name: str, client: Client, n_rounds: int) -> Section:
     work = workload(name)
     case, turns = work.build(), {}
     expected = reference(case)(*case.params)
-    with seated(work, [family for family in ("plain", "cured") if family in work.families]) as seats:
-        for seat in seats:
-            check(seat.family, seat.ask("outcome", 1), expected)
-            turns[seat.family, 1] = partial(seat.ask, "turn", 1)
+    with started(work, [family for family in ("plain", "cured") if family in work.families]) as processes:
+        for process in processes:
+            check(process.family, process.ask("outcome", 1), expected)
+            turns[process.family, 1] = partial(process.ask, "turn", 1)
         for family, make in {"handler": handler, "dagad": dagad_shards}.items():
             for n_chunks in COUNTS[name]:
                 call = make(client, case, n_chunks)

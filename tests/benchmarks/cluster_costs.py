@@ -12,11 +12,11 @@ from cluster_calls import check, reference
 from cluster_competitors import dagad_rows, dagad_shards, delayed
 from cluster_handler import Evaluate, handler
 from cluster_report import Section, at_most, milliseconds, row_of
+from competitor_processes import stopped
 from distributed import Client
 from models import weighted_explicit
 from report import Row, Verdict
 from run import Times, interleaved
-from seats import stopped
 from workloads import Case, Limit, tiny_case
 
 N_WIRE_PARAMETERS = 1_250_000

@@ -15,12 +15,12 @@ from cluster_calls import check, reference
 from cluster_competitors import dagad_program, dagad_shards
 from cluster_handler import Evaluate, healed, part
 from cluster_report import Section, Within, milliseconds, row_of
+from competitor_processes import stopped, turn
 from competitors import Outcome, add_up, cut, grainsize, keep_memory, local
 from distributed import Client, LocalCluster
 from models import Array, SlowPullback, slow_linearized
 from report import Row
 from run import Times, interleaved
-from seats import stopped, turn
 from threadpoolctl import threadpool_limits
 from workloads import Case, Limit, negative_binomial_case, slow_case
 

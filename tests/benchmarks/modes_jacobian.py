@@ -13,11 +13,11 @@ from autograd.builtins import tuple as autograd_tuple
 from cluster_calls import check
 from cluster_pairs import processes, ratio, workers
 from cluster_report import Section, Within, at_most, milliseconds, row_of
+from competitor_processes import stopped, turn
 from competitors import Outcome
 from models import Array, features
 from report import Row, Verdict
 from run import interleaved
-from seats import stopped, turn
 
 import dagad
 import dagad.extend

@@ -11,11 +11,11 @@ from cluster_calls import check, reference
 from cluster_handler import Evaluate
 from cluster_pairs import evaluated_apart, ratio, workers
 from cluster_report import Section, Within, milliseconds, row_of
+from competitor_processes import stopped, turn, workload
 from competitors import grainsize
 from distributed import Client
 from models import SPREAD_OF_SUBJECTS, kinetics_curve, kinetics_looped
-from run import interleaved, seated
-from seats import stopped, turn, workload
+from run import interleaved, started
 from workloads import Case, kinetics_case
 
 import dagad
@@ -32,9 +32,9 @@ def map_rect(n_rounds: int) -> Section:
     case = build()
     expected = reference(case)(*case.params)
     with ExitStack() as stack:
-        (seat,) = stack.enter_context(seated(workload("W3a"), ["plain"]))
-        check("map_rect, plain", seat.ask("outcome", 1), expected)
-        turns: dict[tuple[str, int | None], Any] = {("plain", None): partial(seat.ask, "turn", 1)}
+        (process,) = stack.enter_context(started(workload("W3a"), ["plain"]))
+        check("map_rect, plain", process.ask("outcome", 1), expected)
+        turns: dict[tuple[str, int | None], Any] = {("plain", None): partial(process.ask, "turn", 1)}
         for n_workers in (1, 2):
             name = f"{n_workers} process{'es' if n_workers > 1 else ''}"
             runs: dict[tuple[str, int | None], Evaluate] = {

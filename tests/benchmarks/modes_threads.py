@@ -11,11 +11,11 @@ import autograd.numpy as anp
 import numpy as np
 from cluster_calls import check
 from cluster_report import Section, Within, milliseconds, row_of
+from competitor_processes import stopped, turn
 from competitors import program
 from models import Array
 from report import Row
 from run import interleaved
-from seats import stopped, turn
 from workloads import N_COVARIATES, Case, negative_binomial_case
 
 import dagad

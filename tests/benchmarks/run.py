@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import report
+from competitor_processes import CompetitorProcess
 from competitors import AUTO, COMPETITORS, ONE_SHOT, Outcome
 from report import Row
-from seats import Seat
 from workloads import WORKLOADS, Workload
 
 TOLERANCE = 1e-10
@@ -76,12 +76,12 @@ def chosen_families(wanted: str) -> set[str] | None:
 
 def measured(work: Workload, wanted: set[str] | None, n_rounds: int) -> list[Row]:
     """All rows of one workload."""
-    families = seated_families(work, wanted)
+    families = families_to_run(work, wanted)
     if work.kind == "memory":
         return memory_rows(work, families, n_rounds)
-    with seated(work, families) as seats:
-        check(work, seats)
-        samples = turns(work, seats, n_rounds)
+    with started(work, families) as processes:
+        check(work, processes)
+        samples = turns(work, processes, n_rounds)
     if work.kind == "cost":
         return cost_rows(work, samples)
     names = ("value", "gradient") if work.kind == "early" else ("",)
@@ -92,23 +92,23 @@ def measured(work: Workload, wanted: set[str] | None, n_rounds: int) -> list[Row
     ]
 
 
-def seated_families(work: Workload, wanted: set[str] | None) -> list[str]:
+def families_to_run(work: Workload, wanted: set[str] | None) -> list[str]:
     """The families that take part; costs are counted beyond the loop, so there it always does."""
     always = {"loop"} if work.kind == "cost" else set()
     return [f for f in work.families if wanted is None or f in wanted | always]
 
 
 @contextmanager
-def seated(work: Workload, families: list[str]) -> Iterator[list[Seat]]:
+def started(work: Workload, families: list[str]) -> Iterator[list[CompetitorProcess]]:
     """A process per family, all ready."""
-    seats = [Seat(work, family) for family in families]
+    processes = [CompetitorProcess(work, family) for family in families]
     try:
-        for seat in seats:
-            seat.answer()
-        yield seats
+        for process in processes:
+            process.answer()
+        yield processes
     finally:
-        for seat in seats:
-            seat.close()
+        for process in processes:
+            process.close()
 
 
 def counts(work: Workload, family: str) -> tuple[int, ...]:
@@ -120,16 +120,16 @@ def counts(work: Workload, family: str) -> tuple[int, ...]:
     return (*work.counts, AUTO) if family == "dagad" and work.auto else work.counts
 
 
-def check(work: Workload, seats: list[Seat]) -> None:
+def check(work: Workload, processes: list[CompetitorProcess]) -> None:
     """Raise unless all give what the first one gives (where rows follow the chunks: what it gives for as many)."""
     references: dict[int, Outcome] = {}
-    for seat in seats:
-        for count in counts(work, seat.family):
-            outcome = seat.ask("outcome", count)
+    for process in processes:
+        for count in counts(work, process.family):
+            outcome = process.ask("outcome", count)
             reference = references.setdefault(count if work.kind == "cost" else 0, outcome)
             gap = difference(outcome, reference)
             if not gap <= TOLERANCE:
-                raise SystemExit(f"{work.name}: `{seat.family}` with {count} chunks is off by {gap:.1e} (relative).")
+                raise SystemExit(f"{work.name}: `{process.family}` with {count} chunks is off by {gap:.1e} (relative).")
 
 
 def difference(one: Outcome, other: Outcome) -> float:
@@ -140,10 +140,12 @@ def difference(one: Outcome, other: Outcome) -> float:
     return max(float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0)) for a, b in pairs)
 
 
-def turns(work: Workload, seats: list[Seat], n_rounds: int) -> Samples:
-    """All samples of all seats."""
-    order = [(seat, count) for seat in seats for count in counts(work, seat.family)]
-    return interleaved({(seat.family, count): partial(seat.ask, "turn", count) for seat, count in order}, n_rounds)
+def turns(work: Workload, processes: list[CompetitorProcess], n_rounds: int) -> Samples:
+    """All samples of all processes."""
+    order = [(process, count) for process in processes for count in counts(work, process.family)]
+    return interleaved(
+        {(process.family, count): partial(process.ask, "turn", count) for process, count in order}, n_rounds
+    )
 
 
 def interleaved(order: Mapping[Label, Callable[[], Times]], n_rounds: int) -> dict[Label, Times]:
@@ -189,8 +191,8 @@ def memory_rows(work: Workload, families: list[str], n_rounds: int) -> list[Row]
     for _ in range(n_rounds):
         for family in families:
             for count in counts(work, family):
-                with seated(work, [family]) as (seat,):
-                    samples.setdefault((family, count), []).append(seat.ask("peak", count))
+                with started(work, [family]) as (process,):
+                    samples.setdefault((family, count), []).append(process.ask("peak", count))
     return [Row(family, count, "MB", *summary(values), n=len(values)) for (family, count), values in samples.items()]
 
 

@@ -33,7 +33,7 @@ def workload(name: str) -> Workload:
     return next(w for w in WORKLOADS if w.name == name)
 
 
-class Seat:
+class CompetitorProcess:
     """The parent's end: a family of competitors on one workload, spoken to through a pipe."""
 
     def __init__(self, work: Workload, family: str) -> None:
