@@ -186,7 +186,7 @@ def taylor_rate(fun: Function, *args: Any, seed: int = 0) -> float:
     slope = checks.paired(subject.pull([pytree.dtype_of(values[0]).type(1)]), direction)
 
     def remainder(step: float) -> float:
-        there = subject.value(checks.moved(subject.leaves, direction, step))[0]
+        there = subject.value(checks.stepped(subject.leaves, direction, step))[0]
         return abs(float(there) - float(values[0]) - step * slope)
 
     remainders = np.array([remainder(step) for step in STEPS])

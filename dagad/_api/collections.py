@@ -234,7 +234,7 @@ def _made(
     return handed_out(ends, name, primal.with_futures(graph), primal.annotated(numbers))
 
 
-def pushed(y: Array, wrt: Tree, tangents: Tangents) -> tuple[Any, Any]:
+def jvp_of_collections(y: Array, wrt: Tree, tangents: Tangents) -> tuple[Any, Any]:
     """Return the result of a Dask graph and its tangent, as Dask graphs; the face of `jvp` for these.
 
     Parameters
@@ -275,8 +275,8 @@ def pushed(y: Array, wrt: Tree, tangents: Tangents) -> tuple[Any, Any]:
         Derived.of(whole, names, Role.VALUE, "output", [(plain_value, at) for at in values]),
         Derived.of(whole, names, Role.GRADIENT, "tangent", calls),
     ]
-    value, moved = _made(ends, graph, primal, found.numbers, names)
-    return value, moved
+    value, tangents_out = _made(ends, graph, primal, found.numbers, names)
+    return value, tangents_out
 
 
 def _directions(treedef: TreeDef, tangents: Tangents) -> list[Any]:

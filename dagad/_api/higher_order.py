@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 from dask.base import is_dask_collection
 
-from dagad._api.collections import pushed
+from dagad._api.collections import jvp_of_collections
 from dagad._api.directions import check_scheduler, side_by_side
 from dagad._api.jacobian import Dense, Layout, checked_layout, columns, rows
 from dagad._api.program import Program, check_function
@@ -83,22 +83,22 @@ def jvp(fun: Any, primals: Tree, tangents: Tangents, *, has_aux: bool = False) -
     >>> tangent.compute(scheduler="sync")
     array([0., 2., 4., 6.])
     """
-    if is_dask_collection(fun):  # or what `pushed` refuses
+    if is_dask_collection(fun):  # or what `jvp_of_collections` refuses
         if has_aux:
             raise ArgumentsError(
                 "`has_aux=True` is for functions; a collection brings nothing along. Leave it out, and compute what is "
                 "to come along beside the value."
             )
-        return pushed(fun, primals, tangents)
+        return jvp_of_collections(fun, primals, tangents)
     primals, tangents, _ = _as_arguments("jvp", primals, tangents)
     program = Program(fun, tuple(range(len(primals))), primals, {}, has_aux)
     direction = program.direction(tangents)
     with watched(program.name) as watch:
-        value, aux, (moved,) = program.push([direction])
+        value, aux, (tangents_out,) = program.push([direction])
         value = kept(value)  # it may be an argument as it came
         watch.gave(value)
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
-    tangent = partition.completed([moved[index] for index in partition.positions])
+    tangent = partition.completed([tangents_out[index] for index in partition.positions])
     return (value, tangent, aux) if has_aux else (value, tangent)
 
 
@@ -166,8 +166,8 @@ def hvp(fun: Callable[..., Any], primals: Tree, tangents: Tangents) -> Any:
     check_function(fun, "hvp")
     primals, tangents, single = _as_arguments("hvp", primals, tangents)
     gradient = grad(fun, tuple(range(len(primals))))
-    moved: tuple[Any, ...] = jvp(gradient, primals, tangents)[1]
-    return moved[0] if single else moved
+    products: tuple[Any, ...] = jvp(gradient, primals, tangents)[1]
+    return products[0] if single else products
 
 
 @public

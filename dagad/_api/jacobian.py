@@ -193,9 +193,9 @@ def columns(program: Program, side_by_side: SideBySide | None = None) -> tuple[A
     _refuse_sharded(program.leaves)
     _refuse_complex(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
-    groups = in_groups(side_by_side, "columns", program, pushed, _pushes, _n_columns(program))
+    groups = in_groups(side_by_side, "columns", program, jvps, _pushes, _n_columns(program))
     _refuse_other_values(program, [one for one, _, _ in groups])
-    (value, aux, _), moved = groups[0], [tangents for _, _, some in groups for tangents in some]
+    (value, aux, _), tangents_out = groups[0], [tangents for _, _, some in groups for tangents in some]
     outputs, treedef = pytree.flatten(value)
     found: list[Any] = []
     for position, output in enumerate(outputs):
@@ -203,7 +203,7 @@ def columns(program: Program, side_by_side: SideBySide | None = None) -> tuple[A
             found.append(None)
             continue
         _refuse_complex([pytree.plain(output)])
-        rest = iter([tangents[position] for tangents in moved])
+        rest = iter([tangents[position] for tangents in tangents_out])
         parts = [_column([next(rest) for _ in range(np.size(leaf))], output, leaf) for leaf in plain]
         found.append(program.arranged(parts))
     return pytree.unflatten(treedef, found), aux
@@ -222,27 +222,27 @@ def _pushes(program: Program, n_threads: int) -> list[Callable[[], Found]]:
     n_columns = _n_columns(program)
     n_rounds = -(-n_columns // (n_threads * DIRECTIONS_AT_ONCE))
     count = max(min(n_threads * n_rounds, n_columns), 1)
-    return [functools.partial(pushed, program, number, count) for number in range(count)]
+    return [functools.partial(jvps, program, number, count) for number in range(count)]
 
 
-def pushed(program: Program, number: int, count: int) -> Found:
+def jvps(program: Program, number: int, count: int) -> Found:
     """Push a program in a group of the directions of its leaves."""
-    plain, moved = list(map(pytree.plain, program.leaves)), list[Any]()
+    plain, tangents_out = list(map(pytree.plain, program.leaves)), list[Any]()
     entries = [(position, leaf, index) for position, leaf in enumerate(plain) for index in range(np.size(leaf))]
     start, stop = bounds(number, count, len(entries))
     directions = [
         [full(Blocks.one_hot(leaf, index)) if other == position else None for other in range(len(plain))]
         for position, leaf, index in entries[start:stop]
     ]
-    value, aux, moved = program.push([[None] * len(plain)]) if not directions else (None, None, [])
+    value, aux, tangents_out = program.push([[None] * len(plain)]) if not directions else (None, None, [])
     values = []
     with directions_divided(count > 1):
         for first in range(0, len(directions), DIRECTIONS_AT_ONCE):
             value, aux, some = program.push(directions[first : first + DIRECTIONS_AT_ONCE])
             values.append(value)
-            moved = [*moved, *some]
+            tangents_out = [*tangents_out, *some]
     _refuse_other_values(program, values)
-    return value, aux, moved
+    return value, aux, tangents_out
 
 
 def _refuse_other_values(program: Program, values: Sequence[Any]) -> None:

@@ -69,10 +69,10 @@ def _forward(operation: Operation, trace: Trace) -> Outputs:
     ]
     copies = [below, *moving]
     leaves = [leaf for copy in copies for leaf in copy[:n_theta]] + [leaf for copy in copies for leaf in copy[n_theta:]]
-    both = _applied(operation.pushed(count), leaves)
-    value, directions = operation.moved(both, count)
+    both = _applied(operation.pushforward(count), leaves)
+    value, directions = operation.split_jvp(both, count)
     pairs = zip(value.floats(), zip(*directions, strict=True), strict=True)
-    return _filled(value, (trace.moved(leaf, list(parts)) for leaf, parts in pairs))
+    return _filled(value, (trace.with_tangents(leaf, list(parts)) for leaf, parts in pairs))
 
 
 def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:

@@ -100,9 +100,9 @@ class Program:
 
     def push(self, directions: Sequence[Sequence[Any]]) -> tuple[Any, Any, Any]:
         """Run the program on leaves that move: its value, what came along, and the tangents; see `forward.push`."""
-        output, moved = push(self._run, self.leaves, directions)
+        output, tangents_out = push(self._run, self.leaves, directions)
         value, aux = self._value_and_aux(output)
-        return value, aux, list(map(handed_out, moved))
+        return value, aux, list(map(handed_out, tangents_out))
 
     def _value_and_aux(self, output: Value) -> tuple[Any, Any]:
         """Return the value and what came along, whose leaves stand behind those of the value."""
@@ -131,7 +131,7 @@ class Program:
                 found.extend(parts)
             else:
                 what = f"{self._tangent_of(index)}, or a part of it,"
-                found.extend(_moved(part, leaf, what) for part, leaf in zip(parts, partition.taken, strict=True))
+                found.extend(_fitted(part, leaf, what) for part, leaf in zip(parts, partition.taken, strict=True))
         return found
 
     def as_they_are(self, parts: list[Any]) -> list[Any]:
@@ -197,7 +197,7 @@ def _is_like(part: Cotangent, leaf: Leaf) -> bool:
     return type(part) is type(leaf) is np.ndarray and part.dtype is leaf.dtype is _FLOAT and part.shape == leaf.shape
 
 
-def _moved(part: Cotangent, leaf: Leaf, what: str) -> Any:
+def _fitted(part: Cotangent, leaf: Leaf, what: str) -> Any:
     looked_at = part is not None and not pytree.is_traced(part)
     if looked_at and pytree.is_sharded(leaf):
         plan = pytree.plain(leaf).plan

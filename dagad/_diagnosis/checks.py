@@ -54,7 +54,7 @@ def paired(parts: Sequence[Any], others: Sequence[Any]) -> float:
     return float(sum(dot(np.asarray(a), np.asarray(b)) for a, b in pairs if a is not None and b is not None))
 
 
-def moved(leaves: Sequence[Any], direction: Sequence[Any], step: float) -> list[Any]:
+def stepped(leaves: Sequence[Any], direction: Sequence[Any], step: float) -> list[Any]:
     """Return a point moved along a direction; None does not move."""
     pairs = zip(leaves, direction, strict=True)
     return [leaf if part is None else leaf + pytree.dtype_of(leaf).type(step) * part for leaf, part in pairs]
@@ -79,7 +79,7 @@ def slope_at(step: float, value: Value, leaves: Sequence[Any], direction: Sequen
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # what happens away from the point that is checked is not the user's
             for count, weight in WEIGHTS.items():
-                values = value(moved(leaves, direction, count * step))
+                values = value(stepped(leaves, direction, count * step))
                 parts = [np.asarray(part) * (weight / step) for part in values]
                 total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
     except (ArithmeticError, ValueError):  # outside of its domain: no Cholesky factor, say
@@ -115,7 +115,7 @@ def is_at_a_kink(slope: Slope, claimed: float, value: Value, leaves: Leaves, dir
     """Return whether a derivative lies between slopes on both sides of a point that differ, and go on differing."""
 
     def bend(step: float) -> float:
-        ahead, behind = (paired(value(moved(leaves, direction, way * step)), seeds) for way in (1, -1))
+        ahead, behind = (paired(value(stepped(leaves, direction, way * step)), seeds) for way in (1, -1))
         return abs(ahead - 2 * paired(value(leaves), seeds) + behind) / step
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -350,7 +350,7 @@ class FunctionSubject:
         return [part for p, tree in zip(partitions, cotangents, strict=True) for part in p.extract(tree)]
 
     def derived(self, mode: str, direction: Sequence[Any], seeds: Sequence[Any]) -> FunctionSubject:
-        def moved(*args: Any) -> Any:
+        def tangent_out(*args: Any) -> Any:
             subject = FunctionSubject(self._fun, self._args)
             return jvp(subject._moving, args, tuple(self._trees(direction)))[1]
 
@@ -358,7 +358,7 @@ class FunctionSubject:
             value, pullback = vjp(self._moving, *args)
             return pullback(Partition.of(value, pytree.is_differentiable_or_traced).arrange(iter(seeds)))
 
-        made = FunctionSubject(moved if mode == "fwd" else pulled, self._primals)
+        made = FunctionSubject(tangent_out if mode == "fwd" else pulled, self._primals)
         made.names = self.names
         return made
 

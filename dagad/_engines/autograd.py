@@ -48,13 +48,13 @@ class AutogradEngine:
         return values, TapePullback(ends, roots, leaves)
 
     def pushforward(self, fun: Flat, n: int) -> Flat:
-        def pushed(leaves: Leaves) -> list[Any]:
+        def jvp(leaves: Leaves) -> list[Any]:
             each = len(leaves) // (1 + n)
             directions = [leaves[start : start + each] for start in range(each, len(leaves), each)]
             values, tangents = push(fun, leaves[:each], directions)
-            return [*values, *(part for moved in tangents for part in pytree.filled(moved, values))]
+            return [*values, *(part for parts in tangents for part in pytree.filled(parts, values))]
 
-        return pushed
+        return jvp
 
     def pullback(self, fun: Flat, n: int) -> Flat:
         def pulled(leaves: Leaves) -> list[Any]:

@@ -144,8 +144,8 @@ class Captured:
     def _check(self, near: list[Any], outputs: Sequence[Any]) -> None:
         """Compare with a difference: what a library keeps between two calls is held by no pullback."""
         delta = [there - here for there, here in zip(self._near, self._plain, strict=True)]
-        here, (moved,) = push(lambda leaves: self._pulled(self.at(leaves), outputs), self._plain, [delta])
-        for there, value, tangent in zip(near, here, moved, strict=True):
+        here, (tangents_out,) = push(lambda leaves: self._pulled(self.at(leaves), outputs), self._plain, [delta])
+        for there, value, tangent in zip(near, here, tangents_out, strict=True):
             if differs(there, value, tangent):
                 raise self._refused("its pullback depends on the arguments in another way than by what it holds")
 

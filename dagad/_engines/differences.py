@@ -50,7 +50,7 @@ class Compared:
                 continue
             self._fun(here)  # what it remembers is of this point
             there, delta = list(here), [None] * len(here)
-            there[index] = _moved(leaf, 0.0 if index < self._n_states else 1.0)
+            there[index] = _stepped(leaf, 0.0 if index < self._n_states else 1.0)
             delta[index] = there[index] - leaf
             try:
                 values, (tangents,) = push(self._fun, here, [delta])
@@ -88,9 +88,9 @@ def differs(near: Value, here: Value, tangent: Tangent) -> bool:
     return bool(gap > ROUGH * size + NOISE * np.linalg.norm(np.asarray(here)))
 
 
-def _moved(leaf: Leaf, step_of_zero: float) -> Any:
+def _stepped(leaf: Leaf, step_of_zero: float) -> Any:
     """Return a leaf moved by a little of its size, each entry in its own way."""
     array = np.array(leaf)
     ways = np.cos(1.0 + np.arange(array.size)).reshape(array.shape)
-    moved = array + STEP * np.where(array == 0, step_of_zero, abs(array)) * (ways + np.sign(ways))
-    return pytree.cast(moved if isinstance(leaf, np.ndarray) else moved[()], leaf)
+    stepped = array + STEP * np.where(array == 0, step_of_zero, abs(array)) * (ways + np.sign(ways))
+    return pytree.cast(stepped if isinstance(leaf, np.ndarray) else stepped[()], leaf)

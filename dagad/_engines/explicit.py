@@ -106,9 +106,11 @@ class ExplicitEngine:
         tangents, count = trace.tangents()
         floats = [index for index, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
         directions = [{index: own[number] for index, own in tangents.items()} for number in range(count)]
-        moved = transposed(pullback, values, floats, directions)
-        columns = zip(*moved, strict=True)
-        boxes = {index: trace.moved(values[index], list(own)) for index, own in zip(floats, columns, strict=True)}
+        tangents_out = transposed(pullback, values, floats, directions)
+        columns = zip(*tangents_out, strict=True)
+        boxes = {
+            index: trace.with_tangents(values[index], list(own)) for index, own in zip(floats, columns, strict=True)
+        }
         return [boxes.get(index, value) for index, value in enumerate(values)]
 
     def _reverse(self, fun: FlatFunction, trace: Trace) -> list[Any]:

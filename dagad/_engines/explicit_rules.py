@@ -211,16 +211,16 @@ def transposed(
         return pullback(seeds)
 
     cotangents, ends, roots = record_flat(pulled, starts)
-    moved = []
+    tangents_out = []
     for direction in directions:
         tangents = [direction.get(index) for index in range(len(ends))]
         found = pytree.filled(pull(ends, tangents, roots, starts), starts)
         if not _is_linear(cotangents, tangents, starts, found):
             found = [part + np.nan for part in found]
-        moved.append(
+        tangents_out.append(
             [pytree.fitted(part, values[index], "A tangent") for part, index in zip(found, floats, strict=True)]
         )
-    return moved
+    return tangents_out
 
 
 def _start(value: Value) -> Any:

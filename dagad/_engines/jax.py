@@ -142,18 +142,18 @@ class JaxEngine:
     def pushforward(self, fun: Flat, n: int) -> Flat:
         """Return its pushforward, all directions together; see `Engine.pushforward`."""
 
-        def pushed(leaves: Leaves) -> list[Any]:
+        def jvp(leaves: Leaves) -> list[Any]:
             each = len(leaves) // (1 + n)
             x = [jnp.asarray(leaf) for leaf in leaves[:each]]
             columns = [
                 jnp.stack([jnp.asarray(dx, leaf.dtype) for dx in leaves[each + number :: each]])
                 for number, leaf in enumerate(x)
             ]
-            moved: Any = jax.vmap(lambda *dx: _moved(fun, x, dx), out_axes=(None, 0))
-            values, tangents = moved(*columns)
+            batched: Any = jax.vmap(lambda *dx: _jvp(fun, x, dx), out_axes=(None, 0))
+            values, tangents = batched(*columns)
             return [*values, *(column[number] for number in range(n) for column in tangents)]
 
-        return pushed
+        return jvp
 
     def pullback(self, fun: Flat, n: int) -> Flat:
         """Return its pullback, as a function of the leaves and the cotangents; see `Engine.pullback`."""
@@ -347,7 +347,7 @@ def _pullback_at(fun: Flat, leaves: Leaves) -> tuple[list[Any], Any]:
     return outputs, pull
 
 
-def _moved(fun: Flat, x: Sequence[Any], dx: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def _jvp(fun: Flat, x: Sequence[Any], dx: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Return the outputs and their tangents."""
     _, tangents, outputs = jax.jvp(lambda *x: _floats_and_rest(fun, x), tuple(x), tuple(dx), has_aux=True)
     rest = iter(tangents)

@@ -42,12 +42,12 @@ def applied(rule: Rule, leaves: Leaves) -> list[Any]:
 def _forward(rule: Rule, trace: Trace) -> list[Any]:
     values = applied(rule, trace.below)
     tangents, count = trace.tangents()
-    moved: list[list[Any]] = []
+    tangents_out: list[list[Any]] = []
     for number in range(count):
         own = {index: many[number] for index, many in tangents.items() if many[number] is not None}
         parts = rule.push(values, trace.below, own) if own else [None] * len(values)
-        moved.append([pytree.dense(part, value, "A tangent") for part, value in zip(parts, values, strict=True)])
-    return [trace.moved(value, [parts[index] for parts in moved]) for index, value in enumerate(values)]
+        tangents_out.append([pytree.dense(part, value, "A tangent") for part, value in zip(parts, values, strict=True)])
+    return [trace.with_tangents(value, [parts[index] for parts in tangents_out]) for index, value in enumerate(values)]
 
 
 def _reverse(rule: Rule, trace: Trace) -> list[Any]:
@@ -62,7 +62,7 @@ def _reverse(rule: Rule, trace: Trace) -> list[Any]:
     return trace.pulled(values, NodePullback(back, trace.below, asked, list(range(len(values))), len(values)))
 
 
-def moved_along(fun: Flat, leaves: Leaves, tangents: Mapping[int, Any]) -> list[Any]:
+def output_tangents(fun: Flat, leaves: Leaves, tangents: Mapping[int, Any]) -> list[Any]:
     """Return the tangents of what a function written with numpy returns, None for zero."""
     found: list[Any] = push(fun, leaves, [[tangents.get(index) for index in range(len(leaves))]])[1][0]
     return found
@@ -93,7 +93,7 @@ class Followed:
 
     def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
         del values
-        return moved_along(self._fun, leaves, tangents)
+        return output_tangents(self._fun, leaves, tangents)
 
     def pull(self, values: Leaves, leaves: Leaves, cotangents: Sequence[Any], asked: Sequence[int]) -> dict[int, Any]:
         del values

@@ -114,15 +114,15 @@ class TorchEngine:
         no rules for users' own `torch.autograd.Function`.
         """
 
-        def pushed(leaves: Leaves) -> list[Any]:
+        def jvp(leaves: Leaves) -> list[Any]:
             each = len(leaves) // (1 + n)
             derived = _Derived(fun, leaves[:each])
             directions = [
                 [dx.to(x.dtype) for x, dx in zip(leaves[:each], leaves[start : start + each], strict=True)]
                 for start in range(each, len(leaves), each)
             ]
-            moved = derived.push(directions)
-            rest = [iter(tangents) for tangents in moved]
+            tangents_out = derived.push(directions)
+            rest = [iter(tangents) for tangents in tangents_out]
             tangents = [
                 next(own) if _is_float(output) else torch.zeros_like(output)
                 for own in rest
@@ -130,7 +130,7 @@ class TorchEngine:
             ]
             return [*derived.outputs, *tangents]
 
-        return pushed
+        return jvp
 
     def pullback(self, fun: Flat, n: int) -> Flat:
         """Return its pullback, as a function of the leaves and the cotangents; see `Engine.pullback`."""
@@ -234,8 +234,8 @@ class _Derived:
         if len(directions) > 1:
             columns = [torch.stack(column) for column in zip(*directions, strict=True)]
             with contextlib.suppress(RuntimeError, UserWarning):  # what has no rule for many at once, or a slow one
-                moved: Any = torch.func.vmap(lambda *dx: transposed(dx))(*columns)
-                return [[column[number] for column in moved] for number in range(len(directions))]
+                tangents_out: Any = torch.func.vmap(lambda *dx: transposed(dx))(*columns)
+                return [[column[number] for column in tangents_out] for number in range(len(directions))]
         return [transposed(tuple(dx)) for dx in directions]
 
     def nbytes(self) -> int:

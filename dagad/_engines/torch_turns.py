@@ -66,11 +66,11 @@ class Turns:
         return lent
 
     def _pushing(self, before: Any) -> Any:
-        def pushed(*args: Any, **options: Any) -> Any:
+        def entered(*args: Any, **options: Any) -> Any:
             with self._turn:
                 return before(*args, **options)
 
-        return pushed
+        return entered
 
     def _inside_level(self, before: Any) -> Any:
         turn = self._turn

@@ -211,7 +211,7 @@ class Trip(NamedTuple):
     wall: float
 
     @property
-    def moved(self) -> int:
+    def n_bytes(self) -> int:
         """Bytes that went through the client's link."""
         return self.n_workers * self.theta + self.received
 
@@ -219,7 +219,7 @@ class Trip(NamedTuple):
         """Estimate the same evaluation by a tree: what calls did not take was the way of the bytes."""
         n = self.n_workers
         way = self.wall - self.computing - CLIENT_ITSELF - n * (CLIENT_CALL + CLIENT_REPLY)
-        link = self.moved / max(way, 1e-9)
+        link = self.n_bytes / max(way, 1e-9)
         work = Work(n, self.theta, self.received / n, 1.0, self.constants, self.n_threads, seconds=self.computing)
         # Links between workers are not known: they may be better than the client's. If not, the clock will tell.
         return tree(work, Site(client_bandwidth=link, bandwidth=max(link, Site().bandwidth)))
@@ -251,7 +251,7 @@ class Trips(NamedTuple):
         What would fill the memory of the client, or of the scheduler that relays, is one at once.
         """
         star = self.star
-        if star is None or star.n_workers < FEWEST_WORKERS or star.moved < FEWEST_BYTES:
+        if star is None or star.n_workers < FEWEST_WORKERS or star.n_bytes < FEWEST_BYTES:
             return False
         if star.received > MOST_RECEIVED:
             return True

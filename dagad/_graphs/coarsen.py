@@ -223,13 +223,13 @@ class _Groups:
             moving = tuple([indices[ref] for ref in inputs])
             members.append(Member(function, tuple([indices[ref] for ref in read]), moving))
             active.update(moving)
-        moved = {at[arg] for position, (arg, _) in enumerate(opened.values(), len(at)) if position in active}
+        active_inputs = {at[arg] for position, (arg, _) in enumerate(opened.values(), len(at)) if position in active}
         whole = FusedTasks(
             tuple(members),
             len(at),
             tuple([(at[arg], index) for arg, index in opened.values()]),
             None if outputs is None else tuple([indices[key] for key in outputs]),
-            tuple(sorted(moved.union([position for position in active if position < len(at)]))),
+            tuple(sorted(active_inputs.union([position for position in active if position < len(at)]))),
         )
         return Task(name, value_of_task, whole, *map(TaskRef, at)), tuple(at)
 

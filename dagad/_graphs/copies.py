@@ -52,15 +52,15 @@ def standing_in(node: GraphNode) -> Iterator[tuple[Key, GraphNode]]:
 
 def _under_own_keys(graph: Graph, keys: Iterable[Key], wrt: Collection[Key]) -> Graph:
     """Return the graph with nodes of `wrt` that an earlier derivative has renamed under their own keys."""
-    moved = {key: own for key in graph if (own := own_key(key)) != key and own in wrt}
-    if not moved:
+    own_keys = {key: own for key in graph if (own := own_key(key)) != key and own in wrt}
+    if not own_keys:
         return graph
     found: dict[Key, GraphNode] = {}
     # The first of several: a later one waits for what has read the first, where a schedule has run it again.
-    for old in (*topological(graph, keys), *moved):
-        if old in moved and moved[old] not in graph:
-            found.setdefault(moved[old], substituted(graph[old], {}, moved[old]))
-    return {**graph, **found, **{old: Alias(old, new) for old, new in moved.items()}}
+    for old in (*topological(graph, keys), *own_keys):
+        if old in own_keys and own_keys[old] not in graph:
+            found.setdefault(own_keys[old], substituted(graph[old], {}, own_keys[old]))
+    return {**graph, **found, **{old: Alias(old, new) for old, new in own_keys.items()}}
 
 
 class _Opening:

@@ -51,7 +51,7 @@ def tangent(
         called = names.about(key)
         inputs = inputs_of(node, inputs)
         both, parts = called("value", index), [called("getitem", (part, index)) for part in ("value", "tangent")]
-        made.graph[both] = _pushed(both, node, inputs, made, engine)
+        made.graph[both] = _jvp_task(both, node, inputs, made, engine)
         for number, part in enumerate(parts):
             made.graph[part] = Task(part, cotangent_part, TaskRef(both), number)
         made.values[key], made.numbers[index] = TaskRef(parts[0]), key
@@ -59,17 +59,17 @@ def tangent(
     return made
 
 
-def _move(made: Tangents, key: Key, moved: TaskRef, names: Names, index: int) -> None:
+def _move(made: Tangents, key: Key, along: TaskRef, names: Names, index: int) -> None:
     """Note how a key moves with what it depends on, and in a direction of its own: as gradients, these add up."""
     own = made.tangents.get(key)
     if own is not None:
         both = names("sum", ("direction", index))
-        made.graph[both] = Task(both, add_up, own, moved)
-        moved = TaskRef(both)
-    made.tangents[key] = moved
+        made.graph[both] = Task(both, add_up, own, along)
+        along = TaskRef(both)
+    made.tangents[key] = along
 
 
-def _pushed(name: Key, node: Task, inputs: Sequence[Key], made: Tangents, engine: Engine | None) -> Task:
+def _jvp_task(name: Key, node: Task, inputs: Sequence[Key], made: Tangents, engine: Engine | None) -> Task:
     """Return the task that runs a task and moves it."""
     task, args = as_recordable(node, inputs, engine)
     moving = [made.tangents[key] for key in inputs]

@@ -257,13 +257,13 @@ class TaskFunction(Recordable, Portable):
         fun = _BoundTask(self._engine, self._task, self._keys, values, self._active)
         run = functools.partial(traced_engine(self._engine).run, fun)
         try:
-            value, (moved,) = push(run, fun.leaves, [fun.directions(tangents)])
+            value, (tangents_out,) = push(run, fun.leaves, [fun.directions(tangents)])
         except Exception as error:
             add_note_once(error, f"dagad: while task {self._task.key!r} was moved")
             raise
         self._refuse_boxes(fun, value)
         partition = Partition.of(value, pytree.is_differentiable_or_traced)
-        return value, partition.completed([moved[index] for index in partition.positions])
+        return value, partition.completed([tangents_out[index] for index in partition.positions])
 
 
 class _BoundTask(FlatFunction):

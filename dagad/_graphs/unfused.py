@@ -106,7 +106,7 @@ class _Opening:
             return Alias(node.key, output)
         moving = [arguments[index] for index in function.active]
         if node.func is value_and_tangent:
-            return self._pushed(node.key, output, dict(zip(moving, rest[1:first], strict=True)))
+            return self._jvp(node.key, output, dict(zip(moving, rest[1:first], strict=True)))
         spans = dict(zip(moving, function.spans, strict=True))
         return self._pulled(node.key, output, spans, rest[0])
 
@@ -175,7 +175,7 @@ class _Opening:
         parts = [TaskRef(renamed.get(ref.key, ref.key)) if isinstance(ref, TaskRef) else ref for ref in parts]
         return _together(key, parts) if len(parts) != 1 else _alone(key, parts[0])
 
-    def _pushed(self, key: Key, output: Key, tangents: dict[Key, Any]) -> GraphNode:
+    def _jvp(self, key: Key, output: Key, tangents: dict[Key, Any]) -> GraphNode:
         """Return a value and its tangent, by the tangents of the tasks that there are now."""
         made = tangent(dict(self.nodes), [output], tangents, self._names)
         self.nodes |= made.graph

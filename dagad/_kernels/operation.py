@@ -124,13 +124,13 @@ class Operation:
 
     # Derivatives
 
-    def pushed(self, count: int) -> Operation:
+    def pushforward(self, count: int) -> Operation:
         """Return the operation that gives value and tangents together, in so many directions."""
         at = None if self.stacked_at is None else times(self.stacked_at, 1 + count)
         return replace(self, kernel=Pushforward(self.kernel, count), inputs=self.inputs.times(1 + count), stacked_at=at)
 
-    def moved(self, both: Outputs, count: int) -> tuple[Outputs, list[list[Any]]]:
-        """Take what `pushed` gave apart: the value, and for each direction the tangents of its float leaves."""
+    def split_jvp(self, both: Outputs, count: int) -> tuple[Outputs, list[list[Any]]]:
+        """Take what `pushforward` gave apart: the value, and for each direction the tangents of its float leaves."""
         value, trees = both.reduced if self.kernel.reduces else (None, [None] * count)
         form = Partition.of(value, pytree.is_differentiable_or_traced)
         moving = [form.extract(tree) for tree in trees]

@@ -56,11 +56,11 @@ def _vjp_products(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> F
 
 def _jvp_products(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     del ans, kwargs
-    moved = dict(zip(argnums, tangents, strict=True))
+    by_argnum = dict(zip(argnums, tangents, strict=True))
     parts = []
     for first in (0, 2):
-        if moved.keys() & {first, first + 1}:
-            pair = [moved.get(at, _nothing(args[at])) for at in (first, first + 1)]
+        if by_argnum.keys() & {first, first + 1}:
+            pair = [by_argnum.get(at, _nothing(args[at])) for at in (first, first + 1)]
             parts.append(products(*pair, *args[2 - first : 4 - first]))
     return sum(parts[1:], parts[0])
 
@@ -79,10 +79,10 @@ def _vjp_drawn(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Func
 def _jvp_drawn(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     del ans, kwargs
     g, a, b = args
-    moved = dict(zip(argnums, tangents, strict=True))
-    parts = [drawn(moved[0], a, b)] if 0 in moved else []
-    if moved.keys() & {1, 2}:
-        parts.append(drawn(g, moved.get(1, _nothing(a)), moved.get(2, _nothing(b))))
+    by_argnum = dict(zip(argnums, tangents, strict=True))
+    parts = [drawn(by_argnum[0], a, b)] if 0 in by_argnum else []
+    if by_argnum.keys() & {1, 2}:
+        parts.append(drawn(g, by_argnum.get(1, _nothing(a)), by_argnum.get(2, _nothing(b))))
     return sum(parts[1:], parts[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.by_definition import moved, rules_of
+from dagad._tracing.by_definition import as_gather, rules_of
 from dagad._tracing.operands import array_of
 from dagad._tracing.rules import cast, own_primitive
 from dagad._types import Array, DType
@@ -98,7 +98,7 @@ def _definition(
 
 
 def _diagonals(subscripts: str, operand: Array) -> Any:
-    return moved(functools.partial(np.einsum, subscripts), 0)(operand)
+    return as_gather(functools.partial(np.einsum, subscripts), 0)(operand)
 
 
 def _stretched(written: str, operand: Array, longest: dict[str, int]) -> Any:

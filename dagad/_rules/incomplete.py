@@ -37,8 +37,8 @@ def slope_in(argnum: int, definition: Function) -> Callable[..., Any]:
         def run(leaves: Any) -> Any:
             return definition(*args[:argnum], leaves[0], *args[argnum + 1 :])
 
-        values, moved = push(run, [own], [[np.ones(np.shape(plain(own)))]])
-        return 0.0 * values if moved[0][0] is None else moved[0][0]
+        values, tangents_out = push(run, [own], [[np.ones(np.shape(plain(own)))]])
+        return 0.0 * values if tangents_out[0][0] is None else tangents_out[0][0]
 
     return slope
 

@@ -16,7 +16,7 @@ from dagad._rules import triangles
 from dagad._rules.determinants import determinant_vjp, is_nearly_singular
 from dagad._rules.triangles import adjoint, mirrored, transposed
 from dagad._tracing import refusals
-from dagad._tracing.by_definition import moved, rules_of
+from dagad._tracing.by_definition import as_gather, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.operands import array_of
 from dagad._tracing.private import isbox
@@ -335,8 +335,8 @@ DEFINED: dict[Any, Function] = {
     np.linalg.cond: _cond,
     np.linalg.tensorsolve: _tensorsolve,
     np.linalg.tensorinv: _tensorinv,
-    np.linalg.diagonal: lambda x, *, offset=0: moved(np.linalg.diagonal, 0)(x, offset=offset),
-    np.linalg.trace: lambda x, *, offset=0: anp.sum(moved(np.linalg.diagonal, 0)(x, offset=offset), axis=-1),
+    np.linalg.diagonal: lambda x, *, offset=0: as_gather(np.linalg.diagonal, 0)(x, offset=offset),
+    np.linalg.trace: lambda x, *, offset=0: anp.sum(as_gather(np.linalg.diagonal, 0)(x, offset=offset), axis=-1),
     np.linalg.matrix_transpose: transposed,
     np.linalg.outer: anp.outer,
     np.linalg.cross: lambda x, y, axis=-1: anp.cross(x, y, axis=axis),

@@ -46,11 +46,11 @@ def _unitary_near(ans: Value, held: Args, a: Array) -> Any:
         )
     positive = anp.matmul(adjoint(ans), at)
     positive = 0.5 * (positive + adjoint(positive))
-    moved = anp.matmul(adjoint(ans), a)
-    found = ans + anp.matmul(ans, traced.solve_sylvester(positive, positive, moved - adjoint(moved)))
+    rotated = anp.matmul(adjoint(ans), a)
+    found = ans + anp.matmul(ans, traced.solve_sylvester(positive, positive, rotated - adjoint(rotated)))
     if rows == columns:
         return found
-    residual = a - anp.matmul(ans, moved)
+    residual = a - anp.matmul(ans, rotated)
     return found + transposed(linalg.solve(transposed(positive), transposed(residual)))
 
 

@@ -12,7 +12,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._rules.einsums import einsum
 from dagad._rules.numpy_rules import bins_of
 from dagad._tracing import refusals
-from dagad._tracing.by_definition import moved, rules_of
+from dagad._tracing.by_definition import as_gather, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.operands import array_of
 from dagad._tracing.private import isbox
@@ -83,7 +83,7 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Liter
 
 def _windows(x: Array, *args: Any, **kwargs: Any) -> Any:
     windows = np.lib.stride_tricks.sliding_window_view
-    return with_value(moved(windows, 0)(x, *args, **kwargs), windows(plain(x), *args, **kwargs))
+    return with_value(as_gather(windows, 0)(x, *args, **kwargs), windows(plain(x), *args, **kwargs))
 
 
 _SCALAR = (int, float, type(None))
@@ -137,7 +137,7 @@ def _sign(x: Array) -> Any:
 
 def _insert(arr: Array, obj: Array, values: Array, axis: Axis = None) -> Any:
     """Return the array with more entries, all of its own type."""
-    found, dtype = moved(np.insert, 0, 2)(arr, obj, values, axis), getattr(plain(arr), "dtype", None)
+    found, dtype = as_gather(np.insert, 0, 2)(arr, obj, values, axis), getattr(plain(arr), "dtype", None)
     return found if dtype is None or dtype == found.dtype else _astype(found, dtype)
 
 
@@ -281,7 +281,7 @@ WRITTEN.update(
 )
 WRITTEN.update({getattr(np, name): untraced(getattr(np, name)) for name in _UNTRACED})
 WRITTEN[np.linalg.matrix_rank] = untraced(np.linalg.matrix_rank)
-WRITTEN.update({func: moved(func, 0) for func in (np.block, np.dstack)})
+WRITTEN.update({func: as_gather(func, 0) for func in (np.block, np.dstack)})
 WRITTEN[np.lib.stride_tricks.sliding_window_view] = _windows
 WRITTEN.update(
     {

@@ -20,7 +20,7 @@ from dagad._rules.reduction_rules import is_deep
 from dagad._rules.scipy_integrate import trapezoid
 from dagad._rules.tails import BETTER_SLOPES, TANH
 from dagad._tracing import refusals
-from dagad._tracing.by_definition import entrywise, moved, movers, rules_of
+from dagad._tracing.by_definition import as_gather, entrywise, movers, rules_of
 from dagad._tracing.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._tracing.rules import HOMES, Better, cast, define, keep_real, shaped
 from dagad._tracing.wide_numbers import is_narrow
@@ -150,7 +150,7 @@ def _linspace(start: Array, stop: Array, num: int = 50, endpoint: bool = True, a
 
 def _trace(a: Array, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DType = None, out: object = None) -> Any:
     del dtype, out
-    return anp.sum(moved(np.diagonal, 0)(a, offset, axis1, axis2), axis=-1)
+    return anp.sum(as_gather(np.diagonal, 0)(a, offset, axis1, axis2), axis=-1)
 
 
 def _outer(a: Array, b: Array) -> Any:
@@ -214,10 +214,10 @@ def _pad(array: Array, pad_width: Array, mode: str | Function = "constant", **kw
     if kwargs.get("reflect_type") == "odd":
         raise NotDifferentiableError(refusals.of_option("np.pad", ["reflect_type='odd'"]))
     if mode in ("edge", "reflect", "symmetric", "wrap"):
-        return moved(np.pad, 0)(array, pad_width, mode, **kwargs)
+        return as_gather(np.pad, 0)(array, pad_width, mode, **kwargs)
     if mode != "constant":
         raise NotDifferentiableError(refusals.of_option("np.pad", [f"mode={mode!r}"]))
-    return moved(np.pad, 0)(array, pad_width)
+    return as_gather(np.pad, 0)(array, pad_width)
 
 
 def _where(condition: Array, x: Array, y: Array) -> Any:
@@ -287,12 +287,15 @@ DEFINED: dict[Any, Function] = {
     np.histogram: _histogram,
     np.histogram_bin_edges: _edges,
     np.i0: _i0,
-} | {func: moved(func, 0) for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.matrix_transpose)}
-DEFINED |= {np.compress: moved(np.compress, 1), np.extract: moved(np.extract, 1)}
+} | {
+    func: as_gather(func, 0)
+    for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.matrix_transpose)
+}
+DEFINED |= {np.compress: as_gather(np.compress, 1), np.extract: as_gather(np.extract, 1)}
 NEWER: dict[str, Function] = {  # than numpy 2.0
     "cumulative_sum": reduction_rules.cumulative(anp.cumsum, 0.0),
     "cumulative_prod": reduction_rules.cumulative(reduction_rules.cumprod, 1.0),
-    "unstack": lambda x, axis=0: moved(np.unstack, 0)(x, axis=axis),
+    "unstack": lambda x, axis=0: as_gather(np.unstack, 0)(x, axis=axis),
     "matvec": lambda a, x: anp.einsum("...ij,...j->...i", a, x),
     "vecmat": lambda x, a: anp.einsum("...i,...ij->...j", anp.conj(x), a),
 }
@@ -355,15 +358,15 @@ def _grows(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
 
 
 BETTER: dict[Any, tuple[Function, Better]] = {
-    np.tile: (moved(np.tile, 0), _always),
-    np.repeat: (moved(np.repeat, 0), _always),
-    np.roll: (moved(np.roll, 0), _not_a_count),
-    np.rollaxis: (moved(np.rollaxis, 0), _always),
-    np.broadcast_to: (moved(np.broadcast_to, 0), _always),
-    np.diagonal: (moved(np.diagonal, 0), _always),
-    np.diag: (moved(np.diag, 0), is_deep),
-    np.tril: (moved(np.tril, 0), _has_no_rows),
-    np.triu: (moved(np.triu, 0), _has_no_rows),
+    np.tile: (as_gather(np.tile, 0), _always),
+    np.repeat: (as_gather(np.repeat, 0), _always),
+    np.roll: (as_gather(np.roll, 0), _not_a_count),
+    np.rollaxis: (as_gather(np.rollaxis, 0), _always),
+    np.broadcast_to: (as_gather(np.broadcast_to, 0), _always),
+    np.diagonal: (as_gather(np.diagonal, 0), _always),
+    np.diag: (as_gather(np.diag, 0), is_deep),
+    np.tril: (as_gather(np.tril, 0), _has_no_rows),
+    np.triu: (as_gather(np.triu, 0), _has_no_rows),
     np.trace: (_trace, _always),
     np.outer: (_outer, _not_flat),
     np.linspace: (_linspace, _always),
@@ -373,11 +376,11 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.pad: (_pad, _always),
     np.angle: (_angle, _has_more),
     np.where: (_where, _grows),
-    np.transpose: (moved(np.transpose, 0), _from_end),
+    np.transpose: (as_gather(np.transpose, 0), _from_end),
     np.reshape: (_reshape, _of_any_layout),
     np.ravel: (_ravel, _of_any_layout),
     np.cross: (_cross, _differ),
-    np.hsplit: (moved(np.hsplit, 0), _has_no_rows),
+    np.hsplit: (as_gather(np.hsplit, 0), _has_no_rows),
 }
 
 

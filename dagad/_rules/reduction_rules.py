@@ -9,7 +9,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.by_definition import moved, rules_of
+from dagad._tracing.by_definition import as_gather, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import Better, own_primitive
@@ -252,7 +252,7 @@ def _ordered(order: Function) -> Function:
         at = order(plain(a), *args, axis=axis, **kwargs)
         indices = np.arange(np.size(plain(a))).reshape(np.shape(plain(a)))
         taken = np.ravel(indices)[at] if axis is None else np.take_along_axis(indices, at, axis)
-        return moved(lambda indices: np.ravel(indices)[taken], 0)(a)
+        return as_gather(lambda indices: np.ravel(indices)[taken], 0)(a)
 
     return definition
 

@@ -20,7 +20,7 @@ from dagad._rules.linalg_rules import least_squares, norm, qr, singular_values, 
 from dagad._rules.scipy_functions import defined, primitive_of, stock, swap, with_rules
 from dagad._rules.triangles import adjoint, mirrored, transposed
 from dagad._tracing import refusals
-from dagad._tracing.by_definition import moved
+from dagad._tracing.by_definition import as_gather
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.rules import keep_real, shaped
@@ -192,9 +192,9 @@ def _none_of(options: dict[str, Any], name: str, *allowed: str) -> None:
 # Matrices that are made of vectors, and equations in them
 
 _BLOCKS = stock(of.block_diag)
-_of_column_and_row, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
-_of_edges = moved(stock(of.hankel), 0, 1)
-_LESLIE = primitive_of(stock(of.leslie), moved(stock(of.leslie), 0, 1))
+_of_column_and_row, _circulant = as_gather(stock(of.toeplitz), 0, 1), as_gather(stock(of.circulant), 0)
+_of_edges = as_gather(stock(of.hankel), 0, 1)
+_LESLIE = primitive_of(stock(of.leslie), as_gather(stock(of.leslie), 0, 1))
 
 
 def _toeplitz(c: Array, r: Array = None) -> Any:
@@ -312,8 +312,8 @@ def _lu_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs
     _check_lu(args, kwargs)
     p, lower, upper = ans
     below = np.tril(np.ones(np.shape(plain(lower))), -1)
-    moved = linalg.solve(lower, anp.matmul(transposed(p), tangents[0]))
-    inner = transposed(linalg.solve(transposed(upper), transposed(moved)))
+    solved = linalg.solve(lower, anp.matmul(transposed(p), tangents[0]))
+    inner = transposed(linalg.solve(transposed(upper), transposed(solved)))
     return 0.0 * p, anp.matmul(lower, below * inner), anp.matmul((1.0 - below) * inner, upper)
 
 
@@ -438,8 +438,8 @@ SWAPS: list[Swap] = [
     _of_coefficients(of.companion),
     _of_coefficients(of.fiedler_companion),
     defined(of.fiedler, _fiedler),
-    defined(of.convolution_matrix, moved(stock(of.convolution_matrix), 0)),
-    defined(of.block_diag, lambda *arrays: moved(_BLOCKS, *range(len(arrays)))(*arrays)),
+    defined(of.convolution_matrix, as_gather(stock(of.convolution_matrix), 0)),
+    defined(of.block_diag, lambda *arrays: as_gather(_BLOCKS, *range(len(arrays)))(*arrays)),
     defined(of.khatri_rao, _khatri_rao),
     _by_toeplitz(of.solve_toeplitz, linalg.solve),
     _by_toeplitz(of.matmul_toeplitz, anp.matmul),

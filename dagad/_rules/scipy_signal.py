@@ -47,7 +47,7 @@ def _bilinear(raw: Function, *transposes: Function) -> Any:
 
     def jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
         del ans, kwargs
-        parts = [made(*args[:at], moved, *args[at + 1 :]) for at, moved in zip(argnums, tangents, strict=True)]
+        parts = [made(*args[:at], tangent, *args[at + 1 :]) for at, tangent in zip(argnums, tangents, strict=True)]
         return sum(parts[1:], parts[0])
 
     made = own_primitive(raw, vjp, jvp)
@@ -120,7 +120,7 @@ def _vjp_recursive(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> 
 
 def _jvp_recursive(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     del kwargs
-    parts = [moved if at else -weigh(moved, ans) for at, moved in zip(argnums, tangents, strict=True)]
+    parts = [tangent if at else -weigh(tangent, ans) for at, tangent in zip(argnums, tangents, strict=True)]
     return recursive(args[0], sum(parts[1:], parts[0]))
 
 

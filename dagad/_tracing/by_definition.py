@@ -110,11 +110,11 @@ def _vjp_of(definition: Function, look: Function, widen: Function, leaves_like: 
 
 
 def _jvp_of(definition: Function, look: Function, widen: Function, leaves_like: Function) -> Function:
-    def pushed(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Any:
+    def jvp(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Any:
         run, leaves = _in_some(definition, argnums, *widen(args, look(args, kwargs), ans))
-        values, moved = push(run, leaves, [tangents])
+        values, directions = push(run, leaves, [tangents])
         flat, treedef = pytree.flatten(values)
-        parts = zip(_dense(moved[0], flat), leaves_like(ans, flat), strict=True)
+        parts = zip(_dense(directions[0], flat), leaves_like(ans, flat), strict=True)
         return pytree.unflatten(treedef, [shaped(part, leaf) for part, leaf in parts])  # or the other way round
 
     def of_stacks(
@@ -127,7 +127,7 @@ def _jvp_of(definition: Function, look: Function, widen: Function, leaves_like: 
         found = stack if is_stack(stack) else stacked(_filled(stack, value), value)
         return found if is_stack(found) else None
 
-    return with_stacks(pushed, of_stacks)
+    return with_stacks(jvp, of_stacks)
 
 
 def _filled(tangents: Sequence[Any], value: Value) -> list[Any]:
@@ -226,7 +226,7 @@ def _picked_from_stacks(
     return anp.reshape(stack, (len(stack), -1))[:, args[1]]
 
 
-def moved(func: Function, *positions: int) -> Function:
+def as_gather(func: Function, *positions: int) -> Function:
     """Return the definition of a function that moves entries of its arguments at these indices, or of lists there.
 
     All else in its value has to be zero.

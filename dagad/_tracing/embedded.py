@@ -62,7 +62,7 @@ class Trace(NamedTuple):
         found = {position: list(node.g) if many else [node.g] for position, node in self.nodes.items()}
         return found, len(next(iter(found.values())))
 
-    def moved(self, value: Value, tangents: list[Any]) -> Any:
+    def with_tangents(self, value: Value, tangents: list[Any]) -> Any:
         """Return an output in a box, with its tangents."""
         node = self.kind.new_root(tangents if self.kind is TangentNode else tangents[0])
         return new_box(traceable(value), self.level, node)
@@ -150,15 +150,15 @@ class TracedEngine:
     def _forward(self, fun: Flat, trace: Trace) -> list[Any]:
         """Move those leaves that are moved: a tangent of zero at an infinite slope would be nan."""
         below, (tangents, count) = trace.below, trace.tangents()
-        pushed: Flat = Composed(self.engine.pushforward(fun, count), fun, "pushforward", count)  # or it is refused
+        pushforward: Flat = Composed(self.engine.pushforward(fun, count), fun, "pushforward", count)  # or it is refused
         if len(tangents) < len(below):
-            pushed = pushforward_in(self.engine, fun, list(tangents), count)
+            pushforward = pushforward_in(self.engine, fun, list(tangents), count)
         moving = [
             pytree.dense(own[number], below[index], "A tangent")
             for number in range(count)
             for index, own in tangents.items()
         ]
-        both = self.value(pushed, [*below, *moving])
+        both = self.value(pushforward, [*below, *moving])
         each = len(both) // (1 + count)
         if len(both) != each * (1 + count):
             refuse_count(f"returned, as value and {count} tangents together,", len(both), f"{1 + count} equal parts")
@@ -168,7 +168,7 @@ class TracedEngine:
                 boxes.append(value)
                 continue
             own = [self.fitting(part, value, "tangent") for part in both[each + number :: each]]
-            boxes.append(trace.moved(value, own))
+            boxes.append(trace.with_tangents(value, own))
         return boxes
 
     def fitting(self, part: Leaf, leaf: Leaf, what: str) -> Any:
@@ -211,7 +211,7 @@ def traced_engine(engine: AnyEngine, traits: Traits | None = None) -> Any:
 def pushforward_in(engine: Engine, fun: Flat, moving: Sequence[int], count: int) -> Composed:
     """Return ``[*x, *dx_1, ...] -> [*y, *dy_1, ...]``, with tangents of some of the leaves."""
 
-    def pushed(leaves: Leaves) -> list[Any]:
+    def pushforward(leaves: Leaves) -> list[Any]:
         n_leaves = len(leaves) - count * len(moving)
         still, own = leaves[:n_leaves], [leaves[index] for index in moving]
 
@@ -223,7 +223,7 @@ def pushforward_in(engine: Engine, fun: Flat, moving: Sequence[int], count: int)
 
         return engine.pushforward(Composed(of_moving, fun, "inputs", *moving), count)([*own, *leaves[n_leaves:]])
 
-    return Composed(pushed, fun, "pushforward", count, *moving)
+    return Composed(pushforward, fun, "pushforward", count, *moving)
 
 
 class EnginePullback:

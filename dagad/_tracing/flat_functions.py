@@ -304,8 +304,8 @@ class Engine(Protocol):
     >>> import numpy as np
     >>> import dagad
     >>> def step(fun, leaves, direction):
-    ...     moved = [x + 1e-200j * dx for x, dx in zip(leaves, direction)]
-    ...     return [np.imag(y) * 1e200 for y in fun(moved)]
+    ...     there = [x + 1e-200j * dx for x, dx in zip(leaves, direction)]
+    ...     return [np.imag(y) * 1e200 for y in fun(there)]
     >>> class ComplexStep:
     ...     name = "complex step"
     ...     def takes(self, leaf):

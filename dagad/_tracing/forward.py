@@ -13,7 +13,7 @@ from dagad._tracing import refusals
 from dagad._tracing.flat_functions import Flat
 from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
-from dagad._tracing.quick_tangents import quickly_pushed
+from dagad._tracing.quick_tangents import quick_jvp
 from dagad._tracing.rules import jvp_rule, learn_rules, vjp_rule
 from dagad._tracing.stacked_tangents import is_double, is_stack, quickly_stacked, stacked
 from dagad._tracing.tape import (
@@ -55,10 +55,10 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
             if stack is not None:
                 self.g = stack
                 return
-        quick = None if kwargs else quickly_pushed(fun, value, args, argnums, parents)
+        quick = None if kwargs else quick_jvp(fun, value, args, argnums, parents)
         if quick is None:
             directions = zip(*[parent.g for parent in parents], strict=True)
-            quick = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
+            quick = [_jvp(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
         self.g = stacked(quick, value) if in_stacks else quick
 
 
@@ -156,7 +156,7 @@ def _shaped(tangent: Tangent, value: Value) -> Any:
     return pytree.cast(tangent, value)
 
 
-def _pushed(
+def _jvp(
     fun: Function, value: Value, args: Args, kwargs: Kwargs, argnums: Sequence[int], tangents: Sequence[Any]
 ) -> Any:
     """Push one direction through one primitive."""

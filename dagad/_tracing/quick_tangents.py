@@ -3,7 +3,7 @@
 A rule of autograd's calls a primitive for each step of its arithmetic, and adds up by way of vector spaces. On the tiny
 arrays of a differential equation that takes ten times as long as the arithmetic. Here the same is computed, in the same
 order, so with the same bits. What is traced, or broadcast, or has a rule of the user's, is left to autograd's rules.
-`quickly_pushed` has the tangents of what autograd's tracer has computed; the functions after it compute the value too,
+`quick_jvp` has the tangents of what autograd's tracer has computed; the functions after it compute the value too,
 past the tracer.
 
 State: `_STOCK` and `_STOCK_OF_POWER`, autograd's own rules of these operations, as they are when this is imported.
@@ -110,7 +110,7 @@ _new = object.__new__  # past initialisers that do more, and a call
 Found = tuple[Any, list[Any]]  # the value and its tangents
 
 
-def quickly_pushed(
+def quick_jvp(
     fun: Function, value: Value, args: Sequence[Any], argnums: Sequence[int], parents: Sequence[Any]
 ) -> list[Any] | None:
     """Return the tangents of an operation in all directions; None where autograd's rule has to say them."""
@@ -248,7 +248,7 @@ def power_of(box: Array, exponent: float) -> Found | None:
     return _found(value, [each * exponent * slope for each in box._node.g])
 
 
-def moved(box: Array, value: Value, tangents: Any) -> Any:
+def with_tangents(box: Array, value: Value, tangents: Any) -> Any:
     """Return a value that moves as a traced array does, by tangents of its own: a list of them, or a stack."""
     node, found = _new(box._node.__class__), _new(box.__class__)
     node.g = tangents

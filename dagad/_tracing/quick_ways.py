@@ -15,7 +15,7 @@ import numpy as np
 from dagad._tracing import quick_tangents, quick_tape, stacked_tangents
 from dagad._tracing.in_place import CHANGED
 from dagad._tracing.operands import operators
-from dagad._tracing.quick_tangents import moved
+from dagad._tracing.quick_tangents import with_tangents
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS
 from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
 
@@ -48,7 +48,7 @@ def quick_operators(function: Function, operate: Function) -> tuple[Operator, Op
             return (function if type(other) in _ARITHMETIC or type(other) is type(self) else usual)(self, other)
         if node.moves:
             quick = stacked_tangents.of_two(function, operate, self, other)
-            return usual(self, other) if quick is None else moved(self, *quick)
+            return usual(self, other) if quick is None else with_tangents(self, *quick)
         found = quick_tape.of_two(function, operate, self, other)
         if found is not None:
             return _recorded(self, *found)
@@ -60,7 +60,7 @@ def quick_operators(function: Function, operate: Function) -> tuple[Operator, Op
             return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
         if node.moves:
             quick = stacked_tangents.of_two(function, operate, self, other, True)
-            return usually_reflected(self, other) if quick is None else moved(self, *quick)
+            return usually_reflected(self, other) if quick is None else with_tangents(self, *quick)
         found = quick_tape.of_two(function, operate, self, other, True)
         if found is not None:
             return _recorded(self, *found)
@@ -79,9 +79,9 @@ def quick_ufunc(box: Array, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
             fun, operate = OPERATIONS[ufunc]
             is_reflected = inputs[0] is not box
             pair = quick_tangents.of_two(fun, operate, box, inputs[not is_reflected], is_reflected)
-            return None if pair is None else moved(box, *pair)
+            return None if pair is None else with_tangents(box, *pair)
         quick = stacked_tangents.of_ufunc(ufunc, inputs, type(box))
-        return None if quick is None else moved(*quick)
+        return None if quick is None else with_tangents(*quick)
     found = quick_tape.of_ufunc(ufunc, inputs, type(box))
     return None if found is None else _recorded(found[0], *found[1])
 
@@ -97,7 +97,7 @@ def quick_sum(box: Array, args: Args, kwargs: Kwargs) -> Any:
         return None
     if node.moves:
         quick = stacked_tangents.sum_of(box, axis)
-        return None if quick is None else moved(box, *quick)
+        return None if quick is None else with_tangents(box, *quick)
     found = quick_tape.sum_of(box, axis)
     return None if found is None else _recorded(box, *found)
 
@@ -109,7 +109,7 @@ def quick_power(box: Array, exponent: Leaf) -> Any:
         return None
     if node.moves:
         quick = stacked_tangents.power_of(box, exponent)
-        return None if quick is None else moved(box, *quick)
+        return None if quick is None else with_tangents(box, *quick)
     found = quick_tape.power_of(box, exponent)
     return None if found is None else _recorded(box, *found)
 
@@ -121,7 +121,7 @@ def quick_entry(box: Array, where: Index) -> Any:
         return None
     if node.moves:
         quick = stacked_tangents.entry_of(box, where)
-        return None if quick is None else moved(box, *quick)
+        return None if quick is None else with_tangents(box, *quick)
     found = quick_tape.entry_of(box, where)
     return None if found is None else _recorded(box, *found)
 
@@ -131,7 +131,7 @@ def quick_slope(box: Array, function: Function, slope: Function) -> Any:
     if CHANGED or not getattr(box._node, "moves", False):
         return None
     quick = quick_tangents.of_slope(box, function, slope)
-    return None if quick is None else moved(box, *quick)
+    return None if quick is None else with_tangents(box, *quick)
 
 
 def quick_linear(box: Array, function: Function, *primitives: Function) -> Any:
@@ -139,10 +139,10 @@ def quick_linear(box: Array, function: Function, *primitives: Function) -> Any:
     if CHANGED or not getattr(box._node, "moves", False):
         return None
     quick = quick_tangents.of_linear(box, function, *primitives)
-    return None if quick is None else moved(box, *quick)
+    return None if quick is None else with_tangents(box, *quick)
 
 
 def quick_list(parts: Sequence[Any], kind: type[Any]) -> Any:
     """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
     quick = None if CHANGED else stacked_tangents.list_of_numbers(parts, kind)
-    return None if quick is None else moved(*quick)
+    return None if quick is None else with_tangents(*quick)

@@ -86,7 +86,7 @@ def define(function: Function, vjp: Any, jvp: Function | None, better: Better | 
         return
     stock_jvp = primitive_jvps.get(fun)
 
-    def pushed(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
+    def chosen_jvp(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
         return (jvp if better(argnums, ans, args, kwargs) else stock_jvp)(argnums, tangents, ans, args, kwargs)
 
     def of_stacks(argnums: Sequence[int], stacks: Sequence[Any], ans: Value, args: Args, kwargs: Kwargs) -> Any:
@@ -94,8 +94,8 @@ def define(function: Function, vjp: Any, jvp: Function | None, better: Better | 
 
     given: Any = getattr(jvp, "of_stacks", None)
     if given is not None:
-        pushed.of_stacks = of_stacks  # type: ignore[attr-defined]  # functions have what somebody gives them
-    _replace(_JVPS, primitive_jvps, fun, pushed)
+        chosen_jvp.of_stacks = of_stacks  # type: ignore[attr-defined]  # functions have what somebody gives them
+    _replace(_JVPS, primitive_jvps, fun, chosen_jvp)
 
 
 def replace_vjp(fun: Function, vjp: Function) -> None:
@@ -400,11 +400,11 @@ def trigamma(x: Array) -> Any:
 
         total = polygamma(1, at)
     else:
-        total, moved = np.zeros_like(at), at.copy()
+        total, shifted = np.zeros_like(at), at.copy()
         for _ in range(_SHIFTS):
-            total += 1.0 / (moved * moved)
-            moved += 1.0
-        inverse = 1.0 / moved
+            total += 1.0 / (shifted * shifted)
+            shifted += 1.0
+        inverse = 1.0 / shifted
         square, series = inverse * inverse, np.zeros_like(at)
         for number in _BERNOULLI:
             series = (series + number) * square

@@ -213,8 +213,8 @@ def of_ufunc(ufunc: np.ufunc, inputs: Sequence[Any], kind: type[Any]) -> tuple[A
         return None
     x, dx = box._value, box._node.g
     if type(dx) is list:
-        pushed = quick_tangents.of_one(fun, ufunc, box)
-        return None if pushed is None else (box, *pushed)
+        quick = quick_tangents.of_one(fun, ufunc, box)
+        return None if quick is None else (box, *quick)
     if not is_stack(dx) or not is_double(x) or _is_others(fun):
         return None
     value = ufunc(x)

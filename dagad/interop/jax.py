@@ -142,7 +142,7 @@ def _value(objective: Objective, numbers: Numbers) -> Any:
 @functools.partial(_value.defjvp, symbolic_zeros=True)
 def _value_jvp(objective: Objective, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
     (numbers,), (moves,) = primals, tangents
-    wanted = _moved(moves)
+    wanted = _moving(moves)
     value, gradient = _value_and_gradient(objective, wanted, numbers)
     return value, _along(gradient, [moves[index] for index in wanted], value)
 
@@ -159,10 +159,10 @@ def _value_and_gradient_jvp(
     objective: Objective, wanted: Indices, primals: Tree, tangents: Tangents
 ) -> tuple[Any, Any]:
     (numbers,), (moves,) = primals, tangents
-    indices = tuple(sorted({*wanted, *_moved(moves)}))
+    indices = tuple(sorted({*wanted, *_moving(moves)}))
     value, gradient = _value_and_gradient(objective, indices, numbers)
-    product_moved = _hessian_product(objective, indices, numbers, _filled(moves, numbers, indices))
-    tangent = _along(gradient, _filled(moves, numbers, indices), value), _picked(product_moved, indices, wanted)
+    product_tangent = _hessian_product(objective, indices, numbers, _filled(moves, numbers, indices))
+    tangent = _along(gradient, _filled(moves, numbers, indices), value), _picked(product_tangent, indices, wanted)
     return (value, _picked(gradient, indices, wanted)), tangent
 
 
@@ -213,25 +213,25 @@ def _product_jvp(objective: Objective, wanted: Indices, primals: Tree, tangents:
     (numbers, direction), (moves, turn) = primals, tangents
     product = _product(objective, wanted, numbers, direction)
     tangent = [jnp.zeros_like(part) for part in product]
-    if _moved(turn):
-        product_moved = _filled(turn, direction, range(len(direction)))
-        tangent = _hessian_product(objective, wanted, numbers, product_moved)
-    if _moved(moves):  # the Hessian of the derivative in that direction
+    if _moving(turn):
+        turn_of_direction = _filled(turn, direction, range(len(direction)))
+        tangent = _hessian_product(objective, wanted, numbers, turn_of_direction)
+    if _moving(moves):  # the Hessian of the derivative in that direction
         along = Objective(Directional(objective, wanted), tree_structure((*numbers, *direction)))
-        indices = tuple(sorted({*wanted, *_moved(moves)}))
+        indices = tuple(sorted({*wanted, *_moving(moves)}))
         third = _hessian_product(along, indices, [*numbers, *direction], _filled(moves, numbers, indices))
         tangent = [part + more for part, more in zip(tangent, _picked(third, indices, wanted), strict=True)]
     return product, tangent
 
 
-def _moved(moves: Numbers) -> Indices:
+def _moving(moves: Numbers) -> Indices:
     """Return the indices of the numbers that move."""
     return tuple(index for index, move in enumerate(moves) if not isinstance(move, SymbolicZero))
 
 
 def _filled(moves: Numbers, numbers: Numbers, indices: Sequence[int]) -> list[Any]:
     """Return the tangents of some numbers, zeros for those that don't move."""
-    still = frozenset(range(len(moves))).difference(_moved(moves))
+    still = frozenset(range(len(moves))).difference(_moving(moves))
     return [jnp.zeros_like(numbers[index]) if index in still else moves[index] for index in indices]
 
 

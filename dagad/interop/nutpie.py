@@ -99,8 +99,8 @@ def compile_model(
 
 
 def _near(start: np.ndarray, jitter: float, seed: int) -> np.ndarray:
-    moved: np.ndarray = start + np.random.default_rng(seed).uniform(-jitter, jitter, start.size)
-    return moved
+    jittered: np.ndarray = start + np.random.default_rng(seed).uniform(-jitter, jitter, start.size)
+    return jittered
 
 
 _STEP = re.compile(r"[^\[\]'.]+")  # of a path

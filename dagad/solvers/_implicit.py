@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 
 from dagad._engines.differences import Compared
 from dagad._engines.elsewhere import refuse_derivatives
-from dagad._engines.ruled import applied, moved_along, pulled_back
+from dagad._engines.ruled import applied, output_tangents, pulled_back
 from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
@@ -122,7 +122,7 @@ class System:
             return [self.residual(xs, leaves)]
 
         if not transposed:
-            (moved,) = moved_along(of_unknowns, xs, dict(enumerate(self.split(vector))))
+            (moved,) = output_tangents(of_unknowns, xs, dict(enumerate(self.split(vector))))
             return np.zeros(self.size) if moved is None else moved
         found = pulled_back(of_unknowns, xs, [vector], range(len(xs)))
         return joined([found[index] if index in found else np.zeros(shape) for index, shape in enumerate(self.shapes)])
@@ -313,7 +313,7 @@ class _Solution:
         return [np.array(part) if isinstance(part, np.ndarray) else part for part in self._system.values]
 
     def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
-        (moved,) = moved_along(lambda leaves: [self._system.residual(values, leaves)], leaves, tangents)
+        (moved,) = output_tangents(lambda leaves: [self._system.residual(values, leaves)], leaves, tangents)
         if moved is None:
             return [None] * len(values)
         return self._system.split(-_solved(self._system, False, moved, values, leaves))
@@ -347,7 +347,7 @@ class _LinearSystem:
 
     def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
         of_matrix = {index: tangent for index, tangent in tangents.items() if index}
-        (moved,) = moved_along(self._products(values[0]), leaves, of_matrix) if of_matrix else (None,)
+        (moved,) = output_tangents(self._products(values[0]), leaves, of_matrix) if of_matrix else (None,)
         right = tangents.get(0, 0.0) if moved is None else tangents.get(0, 0.0) - moved
         return [_solved(self._system, self._transposed, right, *self._split(leaves))] if np.ndim(right) else [None]
 

@@ -168,7 +168,7 @@ def integral(problem: Problem, leaves: Sequence[Any]) -> Any:
         return trace.pulled([value], functools.partial(_pulled, problem, trace))[0]
     refuse_divided(are_directions_divided())
     tangents, count = trace.tangents()
-    return trace.moved(value, _moved(problem, trace.below, tangents, count))
+    return trace.with_tangents(value, _moved(problem, trace.below, tangents, count))
 
 
 def _moved(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int) -> list[Any]:

@@ -79,7 +79,7 @@ def solution(problem: Problem, leaves: Sequence[Any]) -> Any:
         refuse_divided(are_directions_divided())
         tangents, count = trace.tangents()
         value, moved = pushed(problem, trace.below, tangents, count)
-        return trace.moved(value, moved)
+        return trace.with_tangents(value, moved)
     value = solution(problem, trace.below)
     return trace.pulled([value], _Pull(problem, trace))[0]
 
@@ -330,7 +330,9 @@ def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, posit
         )
         for number in range(count)
     ]
-    return [trace.moved(value, list(parts)) for value, parts in zip(values, zip(*moved, strict=True), strict=True)]
+    return [
+        trace.with_tangents(value, list(parts)) for value, parts in zip(values, zip(*moved, strict=True), strict=True)
+    ]
 
 
 def _moved_adjoint(

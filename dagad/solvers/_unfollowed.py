@@ -40,9 +40,9 @@ def _boxed(value: Value, boxes: Sequence[Any], what: What) -> Any:
     if not trace.moves:
         return trace.pulled([below], _Refusing(what))[0]
     if trace.kind is not TangentNode:  # autograd's own, which looks at tangents whether they are used or not
-        return trace.moved(below, [np.full(np.shape(value), np.nan)[()]])
+        return trace.with_tangents(below, [np.full(np.shape(value), np.nan)[()]])
     tangents: Any = _Refusing(what)
-    return trace.moved(below, tangents)
+    return trace.with_tangents(below, tangents)
 
 
 class _Refusing:

@@ -222,9 +222,9 @@ def test_a_derivative_has_the_same_bits_for_every_layout_of_parameters_tangents_
 
     def seen(theta: Any, other: Any) -> list[bytes]:
         pulled = dagad.vjp(several, theta)[1](other)
-        pushed = dagad.jvp(several, (theta,), (other,))
+        jvps = dagad.jvp(several, (theta,), (other,))
         twice = dagad.hvp(lambda theta: np.sum(several(theta)), (theta,), (other,))
-        return [onp.asarray(leaf).tobytes() for leaf in (*pulled, *pushed, *twice)]
+        return [onp.asarray(leaf).tobytes() for leaf in (*pulled, *jvps, *twice)]
 
     for theta, other in zip(*(views(RNG.standard_normal((5, 6, 47))) for _ in "ab"), strict=True):
         assert seen(theta, other) == seen(onp.ascontiguousarray(theta), onp.ascontiguousarray(other))

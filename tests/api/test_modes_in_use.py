@@ -267,8 +267,8 @@ def test_an_explicit_function_has_all_modes(scheduler: Any) -> None:
     assert close(dagad.grad(total)(2.0), 4.0 * whole)
     for second in (dagad.hvp(total, 2.0, 1.0), dagad.hessian(total)(2.0), dagad.grad(dagad.grad(total))(2.0)):
         assert close(second, 2.0 * whole)
-    moved = dagad.jvp(lambda t: dagad.map(scaled, X, t, grainsize=4, scheduler=scheduler), 2.0, 1.0)[1]
-    assert close(moved, 4.0 * onp.sum(X, axis=tuple(range(1, X.ndim))))
+    tangent_out = dagad.jvp(lambda t: dagad.map(scaled, X, t, grainsize=4, scheduler=scheduler), 2.0, 1.0)[1]
+    assert close(tangent_out, 4.0 * onp.sum(X, axis=tuple(range(1, X.ndim))))
 
 
 def test_an_exception_in_a_chunk_arrives_as_it_is(scheduler: Any) -> None:

@@ -278,8 +278,8 @@ def test_a_value_is_the_callers_own_and_its_pullback_does_not_read_it() -> None:
     for fun in functions:
         before = optree.tree_map(onp.copy, fun(theta))
         value, pullback = dagad.vjp(fun, theta)
-        pushed, tangent = dagad.jvp(fun, (theta,), (seed,))
-        both: Any = (value, pushed)
+        found_jvp, tangent = dagad.jvp(fun, (theta,), (seed,))
+        both: Any = (value, found_jvp)
         for leaf in optree.tree_leaves(both):
             leaf += 5.0
         seeds = optree.tree_map(onp.ones_like, before)

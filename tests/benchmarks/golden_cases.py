@@ -252,7 +252,7 @@ def evaluated(program: Program, args: Any, lazy: bool = False) -> Any:
     return running.value(60.0), running.gradient(60.0)
 
 
-def pushed(program: Program, args: Any) -> Any:
+def jvp_of(program: Program, args: Any) -> Any:
     return dagad.jvp(program, args, tuple(map(seeds_like, args)))
 
 
@@ -275,7 +275,7 @@ MODES: dict[str, Callable[[Program, Any], Any]] = {
     "vjp": pulled,
     "evaluate": evaluated,
     "lazy": lambda program, args: evaluated(program, args, lazy=True),
-    "jvp": pushed,
+    "jvp": jvp_of,
     "jacfwd": lambda program, args: dagad.jacfwd(program)(*args),
     "jacrev": lambda program, args: (
         dagad.jacrev(program)(*args),

@@ -205,8 +205,8 @@ def measured(case: Case, how: str, get: Any, rounds: int, clock: Callable[[], fl
 def check(how: str, case: Case, found: Any, right: Any) -> None:
     onp.testing.assert_allclose(found[0], right[0], rtol=1e-9)
     if how == "jvp":
-        moved = sum(onp.sum(part * at) for part, at in zip(right[1], case.at, strict=True))
-        onp.testing.assert_allclose(found[1], moved, rtol=1e-9)
+        slope = sum(onp.sum(part * at) for part, at in zip(right[1], case.at, strict=True))
+        onp.testing.assert_allclose(found[1], slope, rtol=1e-9)
     else:
         for one, other in zip(found[1], right[1], strict=True):
             onp.testing.assert_allclose(one, other, rtol=1e-9)

@@ -143,8 +143,8 @@ def test_a_task_of_the_jax_engine_may_call_numpy_on_constants_and_on_what_is_dif
     y = da.blockwise(lambda rows, t: jnp.sin(rows * t), "i", base, "i", t, "j", meta=META, concatenate=True).sum()
     found = compute("sync", dagad.gradient(y, t, engine="jax"))[0]
     assert found == pytest.approx(onp.sum(2 * X * onp.cos(0.6 * X)), rel=1e-12)
-    moved = base.map_blocks(numpys, dtype=float).sum()
-    assert compute("sync", dagad.gradient(moved, base, engine="jax"))[0].tolist() == [2.0] * len(X)
+    tangent_out = base.map_blocks(numpys, dtype=float).sum()
+    assert compute("sync", dagad.gradient(tangent_out, base, engine="jax"))[0].tolist() == [2.0] * len(X)
 
 
 def test_second_derivatives_and_tangents_of_a_jax_task_are_right() -> None:
@@ -154,9 +154,9 @@ def test_second_derivatives_and_tangents_of_a_jax_task_are_right() -> None:
     found = compute("threads", dagad.gradient(y, x, engine="jax"))[0]
     onp.testing.assert_allclose(found, -0.25 * onp.sin(0.5 * load(1)), rtol=1e-12)
     with dask_set({"dagad.engine": "jax"}):
-        value, moved = compute("sync", *dagad.jvp(delayed(wave)(x, 0.5), x, onp.ones(5)))
+        value, tangent_out = compute("sync", *dagad.jvp(delayed(wave)(x, 0.5), x, onp.ones(5)))
     assert value == pytest.approx(onp.sum(onp.sin(0.5 * load(1))), rel=1e-12)
-    assert moved == pytest.approx(0.5 * onp.sum(onp.cos(0.5 * load(1))), rel=1e-12)
+    assert tangent_out == pytest.approx(0.5 * onp.sum(onp.cos(0.5 * load(1))), rel=1e-12)
 
 
 def test_arrays_of_jaxs_own_are_refused_with_the_remedy() -> None:

@@ -97,8 +97,8 @@ def test_an_explicit_function_among_delayed_functions_has_its_own_derivative() -
 def test_explicit_blocks_have_forward_mode_and_second_derivatives(scheduler: Any) -> None:
     y = ARRAY.map_blocks(cube.value, meta=META).sum()
     slope = dagad.gradient(y, ARRAY)
-    moved, twice = compute(scheduler, dagad.jvp(y, ARRAY, X)[1], dagad.gradient((slope**2).sum(), ARRAY))
-    np.testing.assert_allclose(moved, 3.0 * np.sum(X**3), rtol=1e-12)
+    tangent_out, twice = compute(scheduler, dagad.jvp(y, ARRAY, X)[1], dagad.gradient((slope**2).sum(), ARRAY))
+    np.testing.assert_allclose(tangent_out, 3.0 * np.sum(X**3), rtol=1e-12)
     np.testing.assert_allclose(twice, 36.0 * X**3, rtol=1e-12)
 
 

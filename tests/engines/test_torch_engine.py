@@ -249,9 +249,9 @@ def test_tasks_of_a_graph_have_derivatives_by_torch(cluster: Any) -> None:
     value, slope = dagad.value_and_gradient(y, x, engine="torch")
     curvature = dagad.gradient(delayed(torch.sum)(dagad.gradient(y, x, engine="torch")), x, engine="torch")
     with dask_set({"dagad.engine": "torch"}):
-        moved, tangent = dagad.jvp(y, x, onp.array([1.0, 0.0]))
+        tangent_out, tangent = dagad.jvp(y, x, onp.array([1.0, 0.0]))
     for where in ("sync", cluster):
-        found = compute(value, slope, curvature, moved, tangent, scheduler=where)
+        found = compute(value, slope, curvature, tangent_out, tangent, scheduler=where)
         assert found[0] == found[3] == pytest.approx(onp.sum(onp.sin(2 * at) ** 2), rel=1e-14)
         onp.testing.assert_allclose(found[1], 2 * onp.sin(4 * at), rtol=1e-12)
         onp.testing.assert_allclose(found[2], 8 * onp.cos(4 * at), rtol=1e-12)

@@ -156,11 +156,11 @@ class WithoutValues(ComplexStep):
     """An engine whose pushforward gives tangents only."""
 
     def pushforward(self, fun: Any, n: int) -> Any:
-        def pushed(leaves: Any) -> Any:
+        def jvp(leaves: Any) -> Any:
             found = super(WithoutValues, self).pushforward(fun, n)(leaves)
             return found[: len(found) // (1 + n)] * n
 
-        return pushed
+        return jvp
 
 
 class OneTooFew(ComplexStep):

@@ -56,7 +56,7 @@ def test_the_inline_executor_runs_no_graph(monkeypatch: pytest.MonkeyPatch) -> N
     made = operation(chunk, X, [THETA], Plan(10, 3), executor="inline", policy=Keep())
     run = Run(made, [THETA])
     assert run.pulled([2.0])[0].shape == THETA.shape
-    assert made.pushed(1).call([THETA, THETA]).reduced is not None
+    assert made.pushforward(1).call([THETA, THETA]).reduced is not None
 
 
 def test_the_inline_executor_notes_what_a_job_took() -> None:

@@ -141,7 +141,7 @@ def everything(made: Operation, leaves: Sequence[Any]) -> list[Any]:
     """Return the bits of what an operation and its derivatives give."""
     found: list[Any] = [bits_of(made.call(leaves))]
     tangents = [np.cos(np.arange(float(np.size(leaf)))).reshape(np.shape(leaf))[()] for leaf in leaves]
-    found.append(bits_of(made.pushed(1).call([*leaves[:2], *tangents[:2], *leaves[2:], *tangents[2:]])))
+    found.append(bits_of(made.pushforward(1).call([*leaves[:2], *tangents[:2], *leaves[2:], *tangents[2:]])))
     run = Run(made, leaves)
     found.append(bits_of(run.value))
     seeds = [seeds_of(run.value, number) for number in range(3)]

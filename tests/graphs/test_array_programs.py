@@ -78,12 +78,12 @@ def test_tangents_and_second_derivatives_of_dask_array_programs_are_right(name: 
     direction = np.sin(np.arange(1.0, 1 + at.size)).reshape(at.shape)
     x = cut(program, program.chunks[-2])
     y = total(program.dask(x)) ** 2
-    moved = dagad.jvp(y, x, direction)[1]
+    tangent_out = dagad.jvp(y, x, direction)[1]
     again = dagad.gradient((dagad.gradient(y, x) * from_array(direction, chunks=x.chunks)).sum(), x)
-    found_moved, found = compute(moved, again, scheduler="sync")
+    found_tangent, found = compute(tangent_out, again, scheduler="sync")
     gradient = autograd.grad(lambda x: plain_total(program, x) ** 2)
     with np.errstate(all="ignore"):
-        assert same(found_moved, np.sum(gradient(at) * direction))
+        assert same(found_tangent, np.sum(gradient(at) * direction))
         assert same(found, autograd.grad(lambda x: anp.sum(gradient(x) * direction))(at), 1e-10)
 
 

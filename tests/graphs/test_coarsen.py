@@ -176,8 +176,8 @@ def test_coarsened_graphs_of_any_shape_give_the_same_bits(steps: Any, width: int
         with pytest.MonkeyPatch.context() as patched, dask_set({"dagad.graph-width": wide}):
             patched.setattr(coarsen, "LONGEST", length)
             value, gradients = dagad.value_and_gradient(y, [x, theta])
-            moved = dagad.jvp(y, [x, theta], [X, 1.0])[1]
-            found.append(bits(compute(value, gradients, moved, scheduler="sync")))
+            tangent_out = dagad.jvp(y, [x, theta], [X, 1.0])[1]
+            found.append(bits(compute(value, gradients, tangent_out, scheduler="sync")))
     assert found[0] == found[1]
 
 
@@ -202,12 +202,12 @@ def test_a_gradient_of_a_coarsened_graph_can_be_differentiated_again(graph: str,
         y, x, theta = GRAPHS[graph]()
         slope = dagad.gradient(y, theta)
         again = compute(*dagad.gradient(slope, [x, theta]), **where(scheduler))
-        pushed = dagad.jvp(slope, [x, theta], [X, 1.0])[1].compute(**where(scheduler))
+        second = dagad.jvp(slope, [x, theta], [X, 1.0])[1].compute(**where(scheduler))
     right = apart(lambda: dagad.gradient(dagad.gradient(y, theta), [x, theta]))
     expected = compute(*right, scheduler="sync")
     for one, other in zip(again, expected, strict=True):
         onp.testing.assert_allclose(one, other, rtol=1e-12)
-    assert pushed == pytest.approx(float(onp.sum(again[0] * X) + again[1]), rel=1e-12)
+    assert second == pytest.approx(float(onp.sum(again[0] * X) + again[1]), rel=1e-12)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -258,8 +258,8 @@ def test_a_step_of_many_small_operations_becomes_one_task() -> None:
     x = delayed(X)
     state = x
     for _ in range(3):
-        moved = delayed(np.sin)(state) * 0.1
-        state = state + moved  # the state is read twice, and both lead here
+        tangent_out = delayed(np.sin)(state) * 0.1
+        state = state + tangent_out  # the state is read twice, and both lead here
     slope = dagad.gradient(delayed(total)(state), x)
     assert pullbacks(slope) == 1
     right = autograd.grad(lambda x: np.sum(functools.reduce(lambda s, _: s + np.sin(s) * 0.1, range(3), x)))(X)

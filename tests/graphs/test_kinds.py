@@ -103,8 +103,8 @@ def test_wrt_may_hold_an_array_and_a_piece_or_join_of_its_blocks(kind: str, poli
         assert found_value == y.compute(scheduler="sync")
         for actual, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(actual, wanted, rtol=1e-14)
-    moved = dagad.jvp(y, x, np.ones(4))[1].compute(scheduler="sync")
-    assert moved == alone[0].sum()
+    tangent_out = dagad.jvp(y, x, np.ones(4))[1].compute(scheduler="sync")
+    assert tangent_out == alone[0].sum()
 
 
 def test_a_block_that_y_does_not_need_is_not_computed() -> None:
@@ -135,9 +135,9 @@ def test_tangents_of_arrays_are_right(scheduler: Any) -> None:
     w, x = from_array(W, chunks=2), from_array(X, chunks=(3, 2))
     direction = np.array([1.0, 0.0, -3.0])
     for tangent in (direction, from_array(direction, chunks=3), from_array(direction, chunks=(2,))):
-        value, moved = dagad.jvp(x @ w, [w], [tangent])
-        assert moved.chunks == (x @ w).chunks
-        found = compute(value, moved, **where(scheduler))
+        value, tangent_out = dagad.jvp(x @ w, [w], [tangent])
+        assert tangent_out.chunks == (x @ w).chunks
+        found = compute(value, tangent_out, **where(scheduler))
         np.testing.assert_allclose(found[0], X @ W, rtol=1e-14)
         np.testing.assert_allclose(found[1], X @ direction, rtol=1e-14)
 

@@ -39,8 +39,8 @@ def check_burgers(n_steps: int, value: Any, of_start: Any, of_rate: Any) -> None
     """Against a complex step, which has no rounding of differences."""
     problem, tiny = burgers(), 1e-30
     along = onp.cos(onp.arange(len(problem.start)) ** 2)
-    moved = in_one_piece(problem, n_steps, problem.start + 1j * tiny * along, problem.parameter).imag / tiny
-    assert relative(of_start @ along, moved) <= 1e-13
+    tangent_out = in_one_piece(problem, n_steps, problem.start + 1j * tiny * along, problem.parameter).imag / tiny
+    assert relative(of_start @ along, tangent_out) <= 1e-13
     thicker = in_one_piece(problem, n_steps, problem.start, problem.parameter + 1j * tiny).imag / tiny
     assert relative(of_rate, thicker) <= 1e-13
 
@@ -92,10 +92,10 @@ def test_gradients_through_halos_agree_with_forward_mode(form: str) -> None:
     for n_blocks, policy in BLOCKS.items():
         stepped = FORMS[form](problem, 4, n_blocks)
         parts = onp.array_split(direction, n_blocks) if form == "by hand" else direction
-        _, moved = dagad.jvp(stepped.y, [stepped.start, stepped.parameter], [parts, 0.7])
+        _, tangent_out = dagad.jvp(stepped.y, [stepped.start, stepped.parameter], [parts, 0.7])
         pulled = derivatives(stepped, policy)[1]
-        moved, (of_start, of_nu) = compute([moved, pulled], scheduler="threads")[0]
-        assert relative(stepped.whole(of_start) @ direction + 0.7 * of_nu, moved) <= 1e-14
+        tangent_out, (of_start, of_nu) = compute([tangent_out, pulled], scheduler="threads")[0]
+        assert relative(stepped.whole(of_start) @ direction + 0.7 * of_nu, tangent_out) <= 1e-14
 
 
 def pulled_wrongly(factor: float, linearization: Any, cotangent: Any) -> Any:

@@ -63,10 +63,12 @@ def check(first: str, second: str, scheduler: Any) -> None:
     ]
     directions = [np.random.default_rng(3).standard_normal(part.shape) for part in right]
     given = [da.from_array(part, chunks=one.chunks) for part, one in zip(directions, (x, a, b), strict=True)]
-    found, moved = compute(dagad.gradient(y, [x, a, b]), dagad.jvp(y, [x, a, b], given)[1], **where(scheduler))
+    found, tangent_out = compute(dagad.gradient(y, [x, a, b]), dagad.jvp(y, [x, a, b], given)[1], **where(scheduler))
     for part, expected in zip(found, right, strict=True):
         np.testing.assert_allclose(part, expected, rtol=1e-11, atol=1e-11)
-    np.testing.assert_allclose(moved, sum(np.sum(g * v) for g, v in zip(right, directions, strict=True)), rtol=1e-10)
+    np.testing.assert_allclose(
+        tangent_out, sum(np.sum(g * v) for g, v in zip(right, directions, strict=True)), rtol=1e-10
+    )
 
 
 @pytest.mark.sampled(6)
@@ -87,8 +89,8 @@ def test_tangents_of_records_made_of_each_other_add_up_leaf_by_leaf(scheduler: A
     y = delayed(lambda x, both: both["square"] * both["cube"] * both["one"] + x)(x, both)
     of_x, of_both = dagad.gradient(y, [x, both])
     for direction in ({"square": 1.0, "cube": None, "name": None, "one": 2.0}, None):
-        moved = dagad.jvp(y, [x, both], [0.5, direction])[1]
-        slope, parts, tangent = compute(of_x, of_both, moved, **where(scheduler))
+        tangent_out = dagad.jvp(y, [x, both], [0.5, direction])[1]
+        slope, parts, tangent = compute(of_x, of_both, tangent_out, **where(scheduler))
         given = {} if direction is None else {name: part for name, part in direction.items() if part is not None}
         assert slope == pytest.approx(5.0 * 2.0**4 + 1.0)
         assert tangent == pytest.approx(0.5 * slope + sum(parts[name] * part for name, part in given.items()))
@@ -128,12 +130,12 @@ def test_higher_derivatives_in_arrays_made_of_another_are_whole(policy: Any, nam
     second = dagad.gradient((slope**2).sum(), [a, x], policy=policy)
     third = dagad.gradient((second[0] * a).sum(), a, policy=policy)
     both = dagad.gradient((of_x * x).sum(), a)  # the derivative of a stays
-    moved = dagad.gradient((dagad.jvp(a * 1.0, x, AT)[0] ** 2).sum(), a)
+    tangent_out = dagad.gradient((dagad.jvp(a * 1.0, x, AT)[0] ** 2).sum(), a)
     value = dagad.gradient((dagad.jvp(a, x, AT)[0] ** 2).sum(), a)
     along = autograd.grad(lambda x: anp.sum(9.0 * make(x) ** 4))(AT)
     stays = 6.0 * plain * dagad.jvp(make, AT, AT)[1]
     right = [36.0 * plain**3, along, 144.0 * plain**3, stays, 2.0 * plain, 2.0 * plain]
-    found = compute([*second, third, both, moved, value], scheduler="sync")[0]
+    found = compute([*second, third, both, tangent_out, value], scheduler="sync")[0]
     for number, (part, expected) in enumerate(zip(found, right, strict=True)):
         np.testing.assert_allclose(part, expected, rtol=1e-10, atol=1e-10, err_msg=str(number))
 

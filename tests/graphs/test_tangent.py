@@ -60,9 +60,9 @@ def test_tangent_and_gradient_agree_in_one_compute(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)
     tangent = dagad.jvp(y, (a, b), (DA, DB))[1]
-    moved, of_a, of_b = compute(tangent, *dagad.gradient(y, (a, b)), **where(scheduler))
+    tangent_out, of_a, of_b = compute(tangent, *dagad.gradient(y, (a, b)), **where(scheduler))
     pulled = onp.sum(of_a * DA) + onp.sum(of_b * DB)
-    assert abs(moved - pulled) <= 1e-12 * (onp.sum(onp.abs(of_a * DA)) + onp.sum(onp.abs(of_b * DB)))
+    assert abs(tangent_out - pulled) <= 1e-12 * (onp.sum(onp.abs(of_a * DA)) + onp.sum(onp.abs(of_b * DB)))
 
 
 @pytest.mark.sampled(3)
@@ -110,9 +110,9 @@ def test_several_outputs_and_aliases_of_a_graph_have_tangents() -> None:
     y, a = Delayed("end", graph), Delayed("a", graph)
     value, tangent = compute(*dagad.jvp(y, a, 1.0), scheduler="sync")
     assert (value, tangent) == (2.0**11, 11 * 2.0**10)
-    pairs, moved = compute(*dagad.jvp(Delayed("same", graph), a, 1.0), scheduler="sync")
+    pairs, tangent_out = compute(*dagad.jvp(Delayed("same", graph), a, 1.0), scheduler="sync")
     assert pairs == (4.0, {"cube": 8.0, "n": 3})
-    assert moved == (4.0, {"cube": 12.0, "n": None})
+    assert tangent_out == (4.0, {"cube": 12.0, "n": None})
     assert compute(*dagad.jvp(Delayed("alias", graph | {"alias": Alias("alias", "a")}), a, 5.0), scheduler="sync") == (
         2,
         5,
@@ -168,13 +168,13 @@ def test_reductions_inside_tasks_of_a_graph_have_tangents(scheduler: Any) -> Non
 
     a, b = delayed(2.0), delayed(B)
     y = delayed(cubes)(a, b)
-    moved, twice, mixed = compute(
+    tangent_out, twice, mixed = compute(
         dagad.jvp(y, [a, b], [1.0, DB])[1],
         dagad.jvp(dagad.jvp(y, a, 1.0)[1], a, 1.0)[1],
         dagad.jvp(dagad.gradient(y, b), a, 1.0)[1],
         **where(scheduler),
     )
-    assert close(moved, 12.0 * onp.sum(B) + 8.0 * onp.sum(DB))
+    assert close(tangent_out, 12.0 * onp.sum(B) + 8.0 * onp.sum(DB))
     assert close(twice, 12.0 * onp.sum(B))
     assert close(mixed, onp.full(3, 12.0))
 
@@ -208,9 +208,9 @@ def test_random_graphs_have_the_tangents_of_their_functions(steps: list[tuple[in
 
     leaves = [delayed(A), delayed(B)]
     value, tangent = compute(*dagad.jvp(run(leaves, delayed), leaves, [DA, DB]), scheduler="sync")
-    expected, moved = dagad.jvp(lambda a, b: run([a, b], lambda f: f), (A, B), (DA, DB))
+    expected, tangent_out = dagad.jvp(lambda a, b: run([a, b], lambda f: f), (A, B), (DA, DB))
     assert close(value, expected)
-    assert close(tangent, moved)
+    assert close(tangent, tangent_out)
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
@@ -293,5 +293,5 @@ def test_a_primitive_without_a_rule_is_named_with_its_task() -> None:
 def test_an_explicit_function_inside_a_task_moves_by_the_transpose_of_its_pullback() -> None:
     a = delayed(2.0)
     square = explicit(lambda rows, t: (np.sum(rows) * t**2, lambda seed: (None, 2.0 * seed * t * np.sum(rows))))
-    moved = dagad.jvp(delayed(lambda t: dagad.reduce_sum(square, A, t, grainsize=2))(a), a, 1.0)[1]
-    assert compute(moved, scheduler="sync")[0] == pytest.approx(4.0 * onp.sum(A))
+    tangent_out = dagad.jvp(delayed(lambda t: dagad.reduce_sum(square, A, t, grainsize=2))(a), a, 1.0)[1]
+    assert compute(tangent_out, scheduler="sync")[0] == pytest.approx(4.0 * onp.sum(A))

@@ -117,19 +117,19 @@ class OnArrays:
 
 
 class Plain:
-    """The same program by numpy and autograd; `moved` adds something to nodes, each with all that is made of it.
+    """The same program by numpy and autograd; `shifts` adds something to nodes, each with all that is made of it.
 
     A derivative by a node is one by what is added to it: so the node goes on depending on what it is made of.
     """
 
-    def __init__(self, steps: Any, moved: dict[int, Any], are_arrays: bool = False) -> None:
-        self.steps, self.moved, self.are_arrays = steps, moved, are_arrays
+    def __init__(self, steps: Any, shifts: dict[int, Any], are_arrays: bool = False) -> None:
+        self.steps, self.shifts, self.are_arrays = steps, shifts, are_arrays
 
-    def value(self, number: int, moved: dict[int, Any]) -> Any:
-        found = self._found(number, moved)
-        return found + moved[number] if number in moved else found
+    def value(self, number: int, shifts: dict[int, Any]) -> Any:
+        found = self._found(number, shifts)
+        return found + shifts[number] if number in shifts else found
 
-    def _found(self, number: int, moved: dict[int, Any]) -> Any:
+    def _found(self, number: int, shifts: dict[int, Any]) -> Any:
         if number < LEAVES:
             return (A, B)[number]
         how, left, right, _ = self.steps[number - LEAVES]
@@ -137,20 +137,20 @@ class Plain:
         if how in ("gradient", "tangent"):
 
             def reached(by: Any) -> Any:
-                inner = {**moved, right: moved.get(right, 0.0) + by}
+                inner = {**shifts, right: shifts.get(right, 0.0) + by}
                 parts = [self.value(left, inner)] + ([self.value(right, inner)] if how == "tangent" else [])
                 return total(*parts) + 0.0 * np.sum(by)  # depends on it in any case
 
             slope = autograd.grad(reached)(onp.zeros(3))
             return slope if how == "gradient" else along(np.sum(slope * DIRECTION))
-        x, y = self.value(left, moved), self.value(right, moved)
+        x, y = self.value(left, shifts), self.value(right, shifts)
         if self.are_arrays:
             return 0.1 * number * (pairs(x, y) if how == "copy" else STEPS[how](x, y))
         return added(x, y) if how == "copy" else STEPS[how](x, y)
 
     def end(self) -> Any:
         n = LEAVES + len(self.steps)
-        return total(*[self.value(number, self.moved) for number in (n - 2, n - 1, n // 2)])
+        return total(*[self.value(number, self.shifts) for number in (n - 2, n - 1, n // 2)])
 
 
 def pairs(x: Any, y: Any) -> Any:
@@ -171,12 +171,12 @@ WAYS: dict[str, Any] = {"as built": lambda y: y, "fused": fused, "optimized": op
 
 def assert_right(steps: Any, way: str) -> None:
     made = OnDask(steps)
-    assert_right_by_each(made.nodes, WAYS[way](made.end()), lambda moved: Plain(steps, moved), way)
+    assert_right_by_each(made.nodes, WAYS[way](made.end()), lambda shifts: Plain(steps, shifts), way)
 
 
 def assert_arrays_right(steps: Any, chunk: int, way: str = "as built") -> None:
     made = OnArrays(steps, chunk)
-    assert_right_by_each(made.nodes, WAYS[way](made.end()), lambda moved: Plain(steps, moved, are_arrays=True), way)
+    assert_right_by_each(made.nodes, WAYS[way](made.end()), lambda shifts: Plain(steps, shifts, are_arrays=True), way)
 
 
 def assert_right_by_each(nodes: Any, y: Any, plain: Any, way: str) -> None:

@@ -111,7 +111,7 @@ def run_by_hand(made: Operation, leaves: Sequence[Any]) -> list[Outputs]:
     return [Outputs(batched.reduced, batched.stacked[0], batched.notes[0]) for batched in found]
 
 
-def moved(leaves: Sequence[Any], tangents: Sequence[Any], n_theta: int = 2) -> list[Any]:
+def with_tangents(leaves: Sequence[Any], tangents: Sequence[Any], n_theta: int = 2) -> list[Any]:
     """Return leaves and tangents as a pushforward takes them: shared ones first."""
     return [*leaves[:n_theta], *tangents[:n_theta], *leaves[n_theta:], *tangents[n_theta:]]
 
@@ -148,7 +148,7 @@ def same(some: Sequence[Any], others: Sequence[Any], rtol: float = 1e-12) -> Non
 @pytest.mark.parametrize("grainsize", [1, 3, 7, 9])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_graph_run_by_hand_gives_what_the_operation_gives(name: str, grainsize: int) -> None:
-    for made in (operation(name, grainsize), operation(name, grainsize).pushed(2)):
+    for made in (operation(name, grainsize), operation(name, grainsize).pushforward(2)):
         leaves = LEAVES if made.kernel is FUNCTIONS[name] else [*LEAVES[:2] * 3, *LEAVES[2:] * 3]
         chunks, whole = run_by_hand(made, leaves), made.call(leaves)
         assert len(chunks) == -(-N // grainsize)
@@ -169,7 +169,7 @@ def test_a_graph_run_by_hand_gives_what_the_operation_gives(name: str, grainsize
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_pushforward_and_pullback_are_adjoint(name: str, policy: Any, executor: str) -> None:
     made, tangents = operation(name, policy=policy, executor=executor), directions()
-    value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
+    value, (moving,) = made.split_jvp(made.pushforward(1).call(with_tangents(LEAVES, tangents)), 1)
     run = Run(made, LEAVES)
     same(value.leaves(), run.value.leaves())
     seeds = seeds_for(value)
@@ -195,7 +195,7 @@ def test_a_pullback_as_an_operation_is_the_pullback(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_transpose_of_the_transpose_is_the_pushforward(name: str, executor: str) -> None:
     made, tangents = operation(name, executor=executor), directions()
-    value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
+    value, (moving,) = made.split_jvp(made.pushforward(1).call(with_tangents(LEAVES, tangents)), 1)
     turned = Run(*made.pullback(LEAVES, value, seeds_for(value)))
     again = turned.pulled(tangents)  # a pullback is linear in its seeds, and its transpose sends tangents on
     n_summed = len(Outputs(value.reduced, []).floats())
@@ -210,10 +210,10 @@ def test_the_pushforward_of_the_pullback_is_the_pullback_of_the_pushforward(name
     n_summed = len(Outputs(value.reduced, []).floats())
     turned, leaves = run.operation.pullback(LEAVES, value, seeds)
     still = turned_leaves(value, tangents, zeros)
-    _, (of_pullback,) = turned.moved(turned.pushed(1).call(moved(leaves, still, 2 + n_summed)), 1)
+    _, (of_pullback,) = turned.split_jvp(turned.pushforward(1).call(with_tangents(leaves, still, 2 + n_summed)), 1)
 
     along = [*zeros[:n_summed], *seeds[:n_summed], *zeros[n_summed:], *seeds[n_summed:]]
-    found = Run(run.operation.pushed(1), moved(LEAVES, tangents)).pulled(along)
+    found = Run(run.operation.pushforward(1), with_tangents(LEAVES, tangents)).pulled(along)
     same([*found[:2], found[4]], of_pullback, 1e-10)
     same([*found[2:4], found[5]], run.pulled(seeds))
 
@@ -221,9 +221,9 @@ def test_the_pushforward_of_the_pullback_is_the_pullback_of_the_pushforward(name
 def test_a_pushforward_along_several_directions_gives_each_alone() -> None:
     made, some = operation("summed"), [directions() for _ in range(3)]
     leaves = [*LEAVES[:2], *(part for each in some for part in each[:2]), X, *(each[2] for each in some)]
-    value, tangents = made.moved(made.pushed(3).call(leaves), 3)
+    value, tangents = made.split_jvp(made.pushforward(3).call(leaves), 3)
     for own, found in zip(some, tangents, strict=True):
-        same(made.moved(made.pushed(1).call(moved(LEAVES, own)), 1)[1][0], found, 0)
+        same(made.split_jvp(made.pushforward(1).call(with_tangents(LEAVES, own)), 1)[1][0], found, 0)
     assert len(value.floats()) == 2
 
 
@@ -281,7 +281,7 @@ def test_chunks_can_have_no_rows(executor: str) -> None:
     plan = GivenPlan((0, 0, 3, 3, 7))
     for name in ("summed", "apart"):
         made, tangents = operation(name, plan=plan, monoid=CompensatedSum(), executor=executor), directions()
-        value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
+        value, (moving,) = made.split_jvp(made.pushforward(1).call(with_tangents(LEAVES, tangents)), 1)
         run, seeds = Run(made, LEAVES), seeds_for(value)
         assert inner(moving, seeds) == pytest.approx(inner(tangents, run.pulled(seeds)), rel=1e-12)
 

@@ -137,12 +137,12 @@ def test_a_map_is_what_autograd_makes_of_a_loop(mapping: Any, plain: Any, case: 
 def test_further_derivatives_of_a_map_are_those_of_a_loop(mapping: Any, plain: Any, case: Case) -> None:
     uncut = Uncut(program(plain, case), *case.args)
     value, gradients = uncut.value_and_grad()
-    moved = uncut.direction()
+    direction = uncut.direction()
     loss = program(mapping, case, grainsize=3, scheduler="sync")
-    pairs = zip(flatten(moved)[0], flatten(gradients)[0], strict=True)
+    pairs = zip(flatten(direction)[0], flatten(gradients)[0], strict=True)
     slope = sum(float(onp.sum(part * other)) for part, other in pairs)
-    assert_close(dagad.jvp(loss, case.args, moved), (value, slope), 1e-11)
-    assert_close(dagad.hvp(loss, case.args, moved), uncut.hvp(moved), 1e-10)
+    assert_close(dagad.jvp(loss, case.args, direction), (value, slope), 1e-11)
+    assert_close(dagad.hvp(loss, case.args, direction), uncut.hvp(direction), 1e-10)
 
 
 @pytest.mark.parametrize(("mapping", "case"), [(dagad.map, CASES["rows"]), (dagad.map_rect, RECT_CASES["ragged"])])

@@ -226,7 +226,7 @@ def test_an_exception_of_a_chunk_comes_out_of_every_method_of_an_operation(place
         acts: list[Callable[[], Any]] = [
             lambda made=made: made.call([THETA]),  # type: ignore[misc]  # mypy knows no defaults of lambdas
             lambda made=made: made.forward([THETA]),  # type: ignore[misc]  # likewise
-            lambda made=made: made.pushed(1).call([THETA, 1.0]),  # type: ignore[misc]  # likewise
+            lambda made=made: made.pushforward(1).call([THETA, 1.0]),  # type: ignore[misc]  # likewise
         ]
         for act in acts:
             with pytest.raises(ArithmeticError, match="the sixth") as caught:

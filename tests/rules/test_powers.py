@@ -53,8 +53,8 @@ def test_powers_of_numbers_are_inf_and_nan_where_they_are_for_autograd(fun: Any,
         lambda x: dagad.reduce_sum(lambda r, x: np.real(fun(x)) * np.sum(r), onp.ones(1), x, scheduler="sync")
     )(x)
     assert onp.array_equal((value, gradient), expected, equal_nan=True)
-    pushed = dagad.jvp(lambda x: np.real(fun(x)), x, 1.0)
-    assert onp.array_equal(pushed[0], expected[0], equal_nan=True)
+    found_jvp = dagad.jvp(lambda x: np.real(fun(x)), x, 1.0)
+    assert onp.array_equal(found_jvp[0], expected[0], equal_nan=True)
 
 
 POWERS: dict[str, Callable[[Any, Any], Any]] = {

@@ -196,8 +196,10 @@ def test_shards_of_arrays_and_of_pieces_that_were_cut_alike_are_columns_and_tang
     def total(rows: Any) -> Any:
         return dagad.reduce_sum(chunk, rows, THETA)
 
-    moved = {float(dagad.jvp(total, (one,), (other,))[1]) for one in (pieces, loaded) for other in (array, loaded)}
-    assert len(moved) == 1
+    tangents_out = {
+        float(dagad.jvp(total, (one,), (other,))[1]) for one in (pieces, loaded) for other in (array, loaded)
+    }
+    assert len(tangents_out) == 1
 
 
 def test_shards_that_were_cut_differently_are_refused(place: Any) -> None:

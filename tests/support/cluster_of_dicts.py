@@ -174,5 +174,5 @@ class OnPaper(ResidentExecutor):
 
     def _loop(self, job: Any, sharded: Any) -> Any:
         loop = super()._loop(job, sharded)
-        loop._moved = time.monotonic()  # rows that lie unevenly stay where they are
+        loop._rebalanced = time.monotonic()  # rows that lie unevenly stay where they are
         return loop

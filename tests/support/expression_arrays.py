@@ -74,9 +74,9 @@ def _is_right(programs: Any, program: Any, x: Any, y: Any) -> bool:
     is_right = same(found[0], value) and same(found[1], gradient)
     if program.name in programs.TWICE:
         direction = np.sin(np.arange(1.0, 1 + at.size)).reshape(at.shape)
-        moved = dagad.jvp(y, x, direction)[1]
+        tangent_out = dagad.jvp(y, x, direction)[1]
         again = dagad.gradient((dagad.gradient(y**2, x) * x).sum(), x)
-        found = compute(moved, again, scheduler="sync")
+        found = compute(tangent_out, again, scheduler="sync")
         of_square = autograd.grad(lambda x: plain(x) ** 2)
         expected = autograd.grad(lambda x: anp.sum(of_square(x) * x))(at)
         is_right = is_right and same(found[0], np.sum(gradient * direction)) and same(found[1], expected, 1e-10)
@@ -99,13 +99,13 @@ def pieces(kind: str) -> None:
     x = da.from_array(at, chunks=(3, 2))
     wrt = [x, x[:2], x.rechunk((2, 4)), x.T]
     y = loss(*wrt)
-    gradients, moved = dagad.gradient(y, wrt), dagad.jvp(y, x, np.cos(at))[1]
+    gradients, tangent_out = dagad.gradient(y, wrt), dagad.jvp(y, x, np.cos(at))[1]
     of_all = autograd.grad(of_x)(at)
     right = [of_all, *autograd.grad(lambda parts: of_others(*parts))((at[:2], at, at.T)), np.sum(of_all * np.cos(at))]
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as made, Client(made) as client:
         gaps = {}
         for name, get in (("sync", "sync"), ("threads", "threads"), ("cluster", client.get)):
-            found, tangent = compute(gradients, moved, scheduler=get)
+            found, tangent = compute(gradients, tangent_out, scheduler=get)
             gaps[name] = max(float(np.max(np.abs(f - r))) for f, r in zip([*found, tangent], right, strict=True))
     print(json.dumps(gaps))
 
@@ -126,9 +126,9 @@ def hidden(kind: str) -> None:
         z = da.from_array(at + 1, chunks=chunks)
         slope = dagad.gradient(da.sin(z * w).sum(), z)
         y = (slope**2).sum() + (w**2).sum()
-        moved = dagad.jvp(y, w, np.ones(4))[1]
+        tangent_out = dagad.jvp(y, w, np.ones(4))[1]
         of_w = autograd.grad(lambda w: anp.sum((anp.cos((at + 1) * w) * w) ** 2) + anp.sum(w**2))(2 * at)
-        found, tangent = compute(dagad.gradient(y, w), moved, scheduler="sync")
+        found, tangent = compute(dagad.gradient(y, w), tangent_out, scheduler="sync")
         gaps[f"beside, {chunks}"] = float(np.max(np.abs(found - of_w)) + abs(tangent - np.sum(of_w)))
     print(json.dumps(gaps))
 

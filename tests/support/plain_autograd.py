@@ -39,12 +39,12 @@ class Uncut:
 
     def hvp(self, direction: Any) -> Any:
         """Return the product of the Hessian with a direction, both in the structure of the arguments."""
-        moved = [flatten(direction, none_is_leaf=True)[0][place] for place in self.places]
+        tangents = [flatten(direction, none_is_leaf=True)[0][place] for place in self.places]
         slope = autograd.grad(self)
 
         def along(taken: Any) -> Any:
             parts = slope(taken)
-            return sum([anp.sum(parts[i] * moved[i]) for i in range(len(moved))])
+            return sum([anp.sum(parts[i] * tangents[i]) for i in range(len(tangents))])
 
         return self.arranged(autograd.grad(along)(self.at))
 

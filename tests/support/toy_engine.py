@@ -26,12 +26,12 @@ class ComplexStep:
         return self.value(fun, leaves), Pullback(self, fun, leaves)
 
     def pushforward(self, fun: Any, n: int) -> Any:
-        def pushed(leaves: Any) -> Any:
+        def jvp(leaves: Any) -> Any:
             each = len(leaves) // (1 + n)
             x, *directions = (leaves[start : start + each] for start in range(0, len(leaves), each))
             return [*fun(x), *(part for dx in directions for part in along(fun, x, dx))]
 
-        return pushed
+        return jvp
 
     def pullback(self, fun: Any, n: int) -> Any:
         def pulled(leaves: Any) -> Any:

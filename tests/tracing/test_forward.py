@@ -260,8 +260,8 @@ def namesake(name: str) -> Any:
 def test_a_primitive_of_the_users_own_is_not_taken_for_its_namesake(name: str, scheduler: Any) -> None:
     fun = namesake(name)
     at = (2.0, 3.0, 1.0)
-    moved = dagad.jvp(fun, at, (1.0, 1.0, 1.0))[1]
-    assert moved == sum(dagad.grad(fun, (0, 1, 2))(*at)) == 9.0 + 12.0 + 54.0
+    tangent_out = dagad.jvp(fun, at, (1.0, 1.0, 1.0))[1]
+    assert tangent_out == sum(dagad.grad(fun, (0, 1, 2))(*at)) == 9.0 + 12.0 + 54.0
     assert dagad.jvp(lambda x: fun(x, 3.0, (1, 2)[0]), 2.0, 1.0)[1] == 9.0
     assert dagad.hvp(lambda x: fun(2.0, x, 1.0), 3.0, 1.0) == 4.0
 

@@ -57,11 +57,11 @@ def test_quick_tangents_have_the_bits_of_autograds_rules(
     fun = PROGRAMS[program]
 
     def tangents() -> list[Any]:
-        moved = [part for each in (at, np.ones_like(at)) for part in dagad.jvp(fun, (at,), (each,))]
-        return moved if at is Z else [*moved, dagad.jacfwd(fun)(at), dagad.jacfwd(dagad.jacfwd(fun))(at)]
+        parts = [part for each in (at, np.ones_like(at)) for part in dagad.jvp(fun, (at,), (each,))]
+        return parts if at is Z else [*parts, dagad.jacfwd(fun)(at), dagad.jacfwd(dagad.jacfwd(fun))(at)]
 
     quick = tangents()
-    monkeypatch.setattr(forward, "quickly_pushed", lambda *_: None)
+    monkeypatch.setattr(forward, "quick_jvp", lambda *_: None)
     for name in QUICK:
         monkeypatch.setattr(quick_tangents, name, lambda *_: None)
     for one, other in zip(quick, tangents(), strict=True):
@@ -75,7 +75,7 @@ def test_products_of_hessians_have_the_bits_of_autograds_rules(program: str, mon
         return np.sum(PROGRAMS[program](x) ** 2) + np.sum(np.logaddexp(0.0, M @ x))
 
     quick = dagad.hvp(total, X, np.cos(X))
-    monkeypatch.setattr(forward, "quickly_pushed", lambda *_: None)
+    monkeypatch.setattr(forward, "quick_jvp", lambda *_: None)
     for name in QUICK:
         monkeypatch.setattr(quick_tangents, name, lambda *_: None)
     assert quick.tobytes() == dagad.hvp(total, X, np.cos(X)).tobytes()
@@ -136,9 +136,9 @@ def test_no_rule_of_dagads_own_is_left_out() -> None:
     for fun in {*quick_tangents.BY_ENTRIES, *quick_tangents.UNARY, *shapes, anp.matmul, anp.dot} - OTHERS:
         assert jvp_rule(fun, (X,), {}) is primitive_jvps[fun], fun
     rule, y = jvp_rule(anp.logaddexp, (X, X), {}), X[::-1] ** 2
-    for argnums, moved in [((0, 1), (X, y)), ((0,), (X, None)), ((1,), (None, y))]:
-        usual = rule(argnums, [each for each in moved if each is not None], np.logaddexp(X, y), (X, y), {})
-        found = quick_tangents.BY_ENTRIES[anp.logaddexp](np.logaddexp(X, y), X, y, *moved)
+    for argnums, parts in [((0, 1), (X, y)), ((0,), (X, None)), ((1,), (None, y))]:
+        usual = rule(argnums, [each for each in parts if each is not None], np.logaddexp(X, y), (X, y), {})
+        found = quick_tangents.BY_ENTRIES[anp.logaddexp](np.logaddexp(X, y), X, y, *parts)
         assert found.tobytes() == usual.tobytes()
     usual = jvp_rule(anp.tanh, (X,), {})((0,), [X], np.tanh(X), (X,), {})  # dagad's own: another derivative, these bits
     assert quick_tangents.UNARY[anp.tanh](np.tanh(X), X, X).tobytes() == usual.tobytes()

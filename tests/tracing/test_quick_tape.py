@@ -148,7 +148,7 @@ def test_sums_of_exponentials_have_the_bits_of_their_rule_in_second_order() -> N
         for name in QUICK:
             patch.setattr(quick_tape, name, lambda *args: None)
         assert found() == quick
-        patch.setattr(forward, "quickly_pushed", lambda *_: None)
+        patch.setattr(forward, "quick_jvp", lambda *_: None)
         for name in ("of_two", "of_one", "entry_of", "sum_of", "power_of"):
             patch.setattr(quick_tangents, name, lambda *_: None)
         assert found() == quick

@@ -66,7 +66,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def pushed(program: Callable[[Any], Any], x: np.ndarray, stack: np.ndarray) -> tuple[Any, Any]:
+def jvp_along(program: Callable[[Any], Any], x: np.ndarray, stack: np.ndarray) -> tuple[Any, Any]:
     """Return a value, and its tangents from a stack of them."""
     with patches.new_trace() as level:
         value, node = untraced(program(new_box(x, level, TangentNode.new_root(stack))), level)
@@ -77,7 +77,7 @@ def pushed(program: Callable[[Any], Any], x: np.ndarray, stack: np.ndarray) -> t
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_stack_says_what_tangents_say_one_by_one(program: str, count: int) -> None:
     stack, fun = np.random.default_rng(count).normal(size=(count, 3)), PROGRAMS[program]
-    value, tangents = pushed(fun, X, stack)
+    value, tangents = jvp_along(fun, X, stack)
     known, each = push(lambda leaves: fun(leaves[0]), [X], [[tangent] for tangent in stack])
     np.testing.assert_array_equal(value, known)
     assert (type(value), value.dtype) == (type(known), known.dtype)
@@ -98,7 +98,7 @@ def test_functions_of_numpy_and_scipy_move_by_stacks_as_one_by_one(
         if not is_here(call, PLAIN) or not one_in(4, call):
             continue
         fun = functools.partial(evaluated(call, PLAIN), np.ones(1))
-        value, tangents = pushed(fun, A, stack)
+        value, tangents = jvp_along(fun, A, stack)
         for found, direction in zip(tangents, stack, strict=True):
             known, right = dagad.jvp(fun, (A,), (direction,))
             assert value == known, call
@@ -110,7 +110,7 @@ STAYING = sorted(set(PROGRAMS) - {"complex", "what does not move", "a reduction 
 
 @pytest.mark.parametrize("program", STAYING)
 def test_a_stack_stays_one_through_operations_of_any_kind(program: str) -> None:
-    value, tangents = pushed(PROGRAMS[program], X, np.eye(3))
+    value, tangents = jvp_along(PROGRAMS[program], X, np.eye(3))
     assert type(tangents) is np.ndarray
     assert tangents.shape == (3, *np.shape(value))
 
@@ -133,14 +133,14 @@ def test_a_stack_is_differentiated_in_turn(program: str, outer: str) -> None:
     directions, more = rng.normal(size=(2, 3)), rng.normal(size=(2, 3))
     constant = list(directions)
 
-    def moved(x: Any, is_stack: bool) -> Any:
+    def program_of(x: Any, is_stack: bool) -> Any:
         tangents = [x * each for each in constant]
         return along(fun, x, np.stack(tangents) if is_stack else tangents)
 
     def second(is_stack: bool) -> Any:
         if outer == "a tape":
-            return dagad.grad(lambda x: np.sum(np.sin(moved(x, is_stack))))(X)
-        return along(lambda x: moved(x, is_stack), X, more if outer == "a stack" else list(more))
+            return dagad.grad(lambda x: np.sum(np.sin(program_of(x, is_stack))))(X)
+        return along(lambda x: program_of(x, is_stack), X, more if outer == "a stack" else list(more))
 
     right = second(False)
     np.testing.assert_allclose(second(True), right, rtol=1e-12, atol=1e-12 * np.max(np.abs(right)))
@@ -149,7 +149,7 @@ def test_a_stack_is_differentiated_in_turn(program: str, outer: str) -> None:
 def test_the_stack_that_it_began_with_is_not_written_to() -> None:
     stack = np.eye(3)
     for program in PROGRAMS.values():
-        pushed(program, X, stack)
+        jvp_along(program, X, stack)
     np.testing.assert_array_equal(stack, np.eye(3))
 
 
@@ -157,10 +157,14 @@ def test_the_stack_that_it_began_with_is_not_written_to() -> None:
 def test_a_rule_that_a_user_gives_counts(fun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(primitive_jvps, fun, primitive_jvps[fun])  # put back afterwards
     defjvp(fun, lambda g, ans, *args: 10.0 * g, lambda g, ans, *args: 100.0 * g)
-    assert pushed(lambda x: np.exp(x) if fun is anp.exp else x * 2.0, X, np.eye(3))[1][1].tolist() == [0.0, 10.0, 0.0]
-    assert pushed(lambda x: np.exp(x[1]) if fun is anp.exp else x[1] * 2.0, X, np.eye(3))[1][1] == 10.0
+    assert jvp_along(lambda x: np.exp(x) if fun is anp.exp else x * 2.0, X, np.eye(3))[1][1].tolist() == [
+        0.0,
+        10.0,
+        0.0,
+    ]
+    assert jvp_along(lambda x: np.exp(x[1]) if fun is anp.exp else x[1] * 2.0, X, np.eye(3))[1][1] == 10.0
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_a_number_is_divided_by_zero_as_numpys() -> None:
-    assert pushed(lambda x: x[0] / 0.0, X, np.ones((2, 3)))[1].tolist() == [np.inf, np.inf]
+    assert jvp_along(lambda x: x[0] / 0.0, X, np.ones((2, 3)))[1].tolist() == [np.inf, np.inf]

@@ -32,16 +32,16 @@ def with_slopes(value: Function, *slopes: Slope) -> Function:
     def function(*args: Any) -> Any:
         return value(*args)
 
-    def pushed(args: Any, tangents: Any) -> Any:
+    def jvp(args: Any, tangents: Any) -> Any:
         found = function(*args)
-        moved = [
+        parts = [
             slope(found, *args) * tangent
             for slope, tangent in zip(slopes, tangents, strict=True)
             if slope is not None and type(tangent) is not SymbolicZero
         ]
-        return found, sum(moved[1:], moved[0]) if moved else jnp.zeros_like(found)
+        return found, sum(parts[1:], parts[0]) if parts else jnp.zeros_like(found)
 
-    function.defjvp(pushed, symbolic_zeros=True)
+    function.defjvp(jvp, symbolic_zeros=True)
 
     def call(*args: Any) -> Any:
         own = list(map(jnp.asarray, args))
@@ -242,7 +242,7 @@ def _between(a: Array, low: Array, high: Array) -> Any:
     return jnp.minimum(jnp.maximum(a, low), high)
 
 
-def _moved_between(args: Any, tangents: Any) -> Any:
+def _jvp_of_between(args: Any, tangents: Any) -> Any:
     """Have no slope at a bound that does not move, and half of it at one that does."""
     moves = [type(tangent) is not SymbolicZero for tangent in tangents]
     found = _between(*args)
@@ -250,12 +250,13 @@ def _moved_between(args: Any, tangents: Any) -> Any:
         inside = (found != args[1]) & (found != args[2])
         return found, jnp.where(inside, tangents[0], 0.0) if moves[0] else jnp.zeros_like(found)
     full = tuple(
-        tangent if moved else jnp.zeros_like(arg) for arg, tangent, moved in zip(args, tangents, moves, strict=True)
+        tangent if is_moving else jnp.zeros_like(arg)
+        for arg, tangent, is_moving in zip(args, tangents, moves, strict=True)
     )
     return found, jax.jvp(lambda a, low, high: jnp.minimum(jnp.maximum(a, low), high), args, full)[1]
 
 
-_between.defjvp(_moved_between, symbolic_zeros=True)
+_between.defjvp(_jvp_of_between, symbolic_zeros=True)
 
 
 def between(a: Array, low: Any, high: Any, kind: Any) -> Any:

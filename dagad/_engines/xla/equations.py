@@ -64,16 +64,16 @@ def _unitary(a: Array) -> Any:
 
 
 @_unitary.defjvp
-def _unitary_moved(args: Any, tangents: Any) -> Any:
+def _jvp_of_unitary(args: Any, tangents: Any) -> Any:
     """Turn U by the X with X P + P X = U^H dA - dA^H U, and out of its columns by what of dA is there."""
     (a,), (tangent,) = args, tangents
     u = _unitary(a)
     positive = _adjoint(u) @ a
     positive = 0.5 * (positive + _adjoint(positive))
-    moved = _adjoint(u) @ tangent
-    found = u @ sylvester(positive, positive, moved - _adjoint(moved), "polar")
+    rotated = _adjoint(u) @ tangent
+    found = u @ sylvester(positive, positive, rotated - _adjoint(rotated), "polar")
     if a.shape[-2] > a.shape[-1]:
-        residual = tangent - u @ moved
+        residual = tangent - u @ rotated
         found = found + jnp.swapaxes(jnp.linalg.solve(positive.T, residual.T), -1, -2)
     sizes = jnp.linalg.svd(a, compute_uv=False)
     is_singular = sizes[-1] <= a.shape[0] * np.finfo(sizes.dtype).eps * sizes[0]
@@ -158,7 +158,7 @@ def _riccati_of(first: Function, residual: Function, step: Function) -> Function
         return jnp.where(is_solved, x, jnp.nan)
 
     @solution.defjvp
-    def moved(args: Any, tangents: Any) -> Any:
+    def jvp(args: Any, tangents: Any) -> Any:
         x = solution(*args)
         a, b, _, r = args
         found = step(x, jax.jvp(lambda *at: residual(x, *at), args, tangents)[1], a, b, r)

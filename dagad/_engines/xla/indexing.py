@@ -117,11 +117,11 @@ def repeat(a: Array, repeats: Array, axis: Axis = None) -> Any:
 def moving(func: Function) -> Function:
     """Return a function that moves entries: numpy moves their numbers, and jax takes them from there."""
 
-    def moved(x: Array, *args: Any, **kwargs: Any) -> Any:
+    def picked(x: Array, *args: Any, **kwargs: Any) -> Any:
         numbers = np.arange(x.size).reshape(x.shape)
         return jnp.ravel(x).at[func(numbers, *args, **kwargs)].get(mode="promise_in_bounds")
 
-    return functools.wraps(func)(moved)
+    return functools.wraps(func)(picked)
 
 
 def compress(condition: Array, a: Array, axis: Axis = None, out: object = None) -> Any:

@@ -56,7 +56,7 @@ def _branch(z: Array, k: Array) -> Any:
 
 
 @_branch.defjvp
-def _moved(given: tuple[Array, Array], tangents: tuple[Array, Array]) -> Any:
+def _jvp_of_branch(given: tuple[Array, Array], tangents: tuple[Array, Array]) -> Any:
     """Return the derivative next to zero, where W is z, and elsewhere, where exp(-W) has fewer digits."""
     z, w = given[0], _branch(*given)
     small = jnp.abs(w) < 1.0

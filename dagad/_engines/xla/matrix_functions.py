@@ -41,7 +41,7 @@ def _root(a: Array) -> Any:
 
 
 @_root.defjvp
-def _root_moved(args: Any, tangents: Any) -> Any:
+def _jvp_of_root(args: Any, tangents: Any) -> Any:
     x = _root(*args)
     return x, sylvester(x, x, tangents[0], "sqrtm")
 

@@ -31,7 +31,9 @@ def quantiles(func: Function, most: float) -> Function:
         if is_constant and not np.all((np.asarray(q) >= 0) & (np.asarray(q) <= most)):
             raise ValueError(f"Quantiles must be in the range [0, {most:g}]")
         if method not in (None, "linear") and is_constant and not func.__name__.startswith("nan"):
-            q, options["method"] = _moved(np.asarray(q) / most, _count(a, options.get("axis")), method, most)
+            q, options["method"] = _linear_or_nearest(
+                np.asarray(q) / most, _count(a, options.get("axis")), method, most
+            )
         elif method not in _METHODS:
             raise NotDifferentiableError(refusals.of_option(public_name(func), [f"method={method!r}"]))
         if method == "inverted_cdf" and options["method"] == method and jnp.result_type(a) == np.float32:
@@ -51,7 +53,7 @@ def _count(a: Array, axis: Axis) -> int:
     return math.prod(shape if axis is None else [shape[each] for each in np.atleast_1d(axis)])
 
 
-def _moved(q: Array, count: int, method: Any, most: float) -> tuple[Any, str]:
+def _linear_or_nearest(q: Array, count: int, method: Any, most: float) -> tuple[Any, str]:
     """Return the quantile that is linear between entries, or is the nearest one, where numpy's method has this one."""
     if count < 2:
         return q * most, "linear"

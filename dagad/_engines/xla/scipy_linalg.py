@@ -160,13 +160,13 @@ def _eig(a: Array) -> Any:
 
 
 @_eig.defjvp
-def _eig_moved(args: Any, tangents: Any) -> Any:
+def _jvp_of_eig(args: Any, tangents: Any) -> Any:
     values, vectors = _eig(*args)
     inner = jnp.linalg.solve(vectors, tangents[0].astype(vectors.dtype) @ vectors)
     eye = np.eye(values.shape[-1], dtype=bool)
     gaps = jnp.where(eye, 1.0, values[..., None, :] - values[..., :, None])
-    moved_vectors = vectors @ jnp.where(eye, 0.0, inner / gaps)
-    return (values, vectors), (jnp.diagonal(inner, axis1=-2, axis2=-1), moved_vectors)
+    tangent_of_vectors = vectors @ jnp.where(eye, 0.0, inner / gaps)
+    return (values, vectors), (jnp.diagonal(inner, axis1=-2, axis2=-1), tangent_of_vectors)
 
 
 # Factors and inverses

@@ -83,8 +83,8 @@ def _filtered(b: Array, a: Array, x: Array, state: Array) -> Any:
 
     def step(state: Array, now: Array) -> Any:
         found = b[0] * now + (state[0] if state.shape[0] else 0.0)
-        moved = jnp.concatenate([state[1:], jnp.zeros_like(state[:1])])
-        return moved + now * b[1:][wide] - found * a[1:][wide], found
+        shifted = jnp.concatenate([state[1:], jnp.zeros_like(state[:1])])
+        return shifted + now * b[1:][wide] - found * a[1:][wide], found
 
     return jax.lax.scan(step, state, x)
 

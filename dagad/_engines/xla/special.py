@@ -206,7 +206,7 @@ def exprel(x: Array) -> Any:
 
 
 @exprel.defjvp
-def _pushed_exprel(given: Any, tangents: Any) -> Any:
+def _jvp_of_exprel(given: Any, tangents: Any) -> Any:
     return exprel(*given), exprel_slope(*given) * tangents[0]
 
 

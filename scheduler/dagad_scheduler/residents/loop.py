@@ -6,7 +6,7 @@ State of a `Loop`, changed under its lock, which nobody holds while he calls, pi
 `_sent`     programs by what they are of
 `_homes`    which worker computes which chunks, and the subtrees that these are; None: look again
 `_looked`   when that was found out
-`_moved`    when the chunks were last sent on another way so that they come to lie evenly
+`_rebalanced`    when the chunks were last sent on another way so that they come to lie evenly
 ==========  ================================================================================================
 """
 
@@ -111,7 +111,7 @@ class Loop:
         self._lock = threading.Lock()
         self._sent: dict[Hashable, KnownProgram] = {}
         self._homes: Homes | None = None
-        self._looked = self._moved = -LOOK_AGAIN
+        self._looked = self._rebalanced = -LOOK_AGAIN
 
     def lease(self) -> Lease:
         """Return what stands for something that a call leaves behind for later ones."""
@@ -269,8 +269,8 @@ class Loop:
         fair = max(n_chunks / max(len(workers), 1), 1.0)
         with self._lock:
             self._looked = now
-            if max(map(len, chunks.values())) > UNEVEN * fair and now > self._moved + LOOK_AGAIN:
-                self._moved, self._homes = now, None
+            if max(map(len, chunks.values())) > UNEVEN * fair and now > self._rebalanced + LOOK_AGAIN:
+                self._rebalanced, self._homes = now, None
                 raise self._unavailable("the chunks lie unevenly; the graph moves them")
             if self._homes is None or self._homes.chunks != chunks:
                 parts = {address: self._parts_of(some, n_chunks) for address, some in chunks.items()}
