@@ -177,6 +177,7 @@ def test_no_exception_is_raised_without_a_sentence() -> None:
 TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 QUESTION = re.compile(r"test_(is|are|was|were|does|do|did|may|can|has|have|must|will|what|how|when|where|who|why)_")
 OUR_JARGON = {"turned", "apart", "road", "place", "told"}
+OF_FORWARD_MODE = {"pushed", "moved"}  # in names of the source, where the field says jvp and tangent
 
 
 def test_the_name_of_each_test_is_a_statement_in_the_words_of_the_field() -> None:
@@ -204,7 +205,7 @@ def test_no_name_in_the_source_is_of_our_own_jargon() -> None:
         f"{module}: {name}"
         for module, tree in trees().items()
         for name in bound_names(tree)
-        if OUR_JARGON & {*re.findall(r"[a-z]+|[A-Z][a-z]*", name.lower().replace("in_place", ""))}
+        if (OUR_JARGON | OF_FORWARD_MODE) & {*re.findall(r"[a-z]+|[A-Z][a-z]*", name.lower().replace("in_place", ""))}
     }
     assert not names
 

@@ -138,8 +138,10 @@ class Held:
         columns: list[Any] = []
         for start in range(0, len(indices), AT_ONCE):
             units = [_unit(self._x, index) for index in indices[start : start + AT_ONCE]]
-            _, moved = push(lambda xs: [self._slope(xs[0])], [self._x], [[unit] for unit in units])
-            columns += [np.zeros(self._x.shape) if part is None else np.asarray(part, float) for (part,) in moved]
+            _, tangents_out = push(lambda xs: [self._slope(xs[0])], [self._x], [[unit] for unit in units])
+            columns += [
+                np.zeros(self._x.shape) if part is None else np.asarray(part, float) for (part,) in tangents_out
+            ]
         return np.stack(columns, axis=1)
 
     def _by_products(self, others: Array, right: Array) -> Any:

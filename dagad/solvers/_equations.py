@@ -28,7 +28,7 @@ from dagad._types import Array, Leaf
 from dagad._values import pytree
 from dagad.solvers._given import compare_at
 from dagad.solvers._recorded import MOST_DIRECTIONS, MOST_STATES, RecordedSlopes, nearby
-from dagad.solvers._recorded_tangents import entries_moved, extended, level_above
+from dagad.solvers._recorded_tangents import entries_with_tangents, extended, level_above
 
 # From a time and a state to its slope.
 Field = Callable[[Any, Any], Any]
@@ -225,8 +225,8 @@ class Extended:
     def _written(self, written: Callable[[Sequence[Any]], Field], params: Sequence[Any]) -> Field:
         def field(t: Any, states: Any) -> Any:
             (leaves, tangents), level = self._split(params), level_above(states)
-            for position, moved in tangents.items():
-                leaves[position] = entries_moved(states.recording, leaves[position], moved, level)
+            for position, own in tangents.items():
+                leaves[position] = entries_with_tangents(states.recording, leaves[position], own, level)
             return extended(written(leaves), self.n_moving, self._count, t, states)
 
         return field
@@ -243,10 +243,10 @@ class Extended:
         boxed, tangents = self._split(params)
         learn_rules()
         with patches.new_trace() as level:
-            for position, moved in tangents.items():
-                boxed[position] = _moving(traceable(boxed[position]), level, moved)
+            for position, own in tangents.items():
+                boxed[position] = _moving(traceable(boxed[position]), level, own)
             with self._below.field(boxed) as field:
-                yield functools.partial(self._moved, field, level), boxed
+                yield functools.partial(self._extended_slopes, field, level), boxed
 
     @contextlib.contextmanager
     def _recorded(self, usual: Field, boxed: Sequence[Any]) -> Iterator[Field]:
@@ -276,7 +276,7 @@ class Extended:
                 there = others, stack.enter_context(self._below.bare_field(at(others)))
             yield RecordedSlopes(lambda moving: written(at(moving)), bare, there, params, stacks, self._count, usual)
 
-    def _moved(self, field: Field, level: int, t: Array, y: Array) -> Any:
+    def _extended_slopes(self, field: Field, level: int, t: Array, y: Array) -> Any:
         """Return the slopes of the states and of their tangents."""
         count, n = self._count, self.n_moving
         rows = y.reshape((1 + count, n))

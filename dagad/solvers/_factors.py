@@ -50,8 +50,8 @@ class OwnUnits(Units):
     def is_far(self, step: Array, at: Array) -> bool:
         """Return that; a small unknown counts as much as a large one."""
         least = FAR * np.exp(-np.mean(np.log(self.columns)))
-        moved, own = np.linalg.norm(step / self.columns), np.linalg.norm(at / self.columns)
-        return super().is_far(step, at) or bool(moved > FAR * (own + least))
+        length, own = np.linalg.norm(step / self.columns), np.linalg.norm(at / self.columns)
+        return super().is_far(step, at) or bool(length > FAR * (own + least))
 
     def is_exact(self, step: Array, at: Array) -> bool:
         """Return that, of each unknown by its own size: one near zero may be a multiple root."""

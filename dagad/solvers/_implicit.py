@@ -122,8 +122,8 @@ class System:
             return [self.residual(xs, leaves)]
 
         if not transposed:
-            (moved,) = output_tangents(of_unknowns, xs, dict(enumerate(self.split(vector))))
-            return np.zeros(self.size) if moved is None else moved
+            (product,) = output_tangents(of_unknowns, xs, dict(enumerate(self.split(vector))))
+            return np.zeros(self.size) if product is None else product
         found = pulled_back(of_unknowns, xs, [vector], range(len(xs)))
         return joined([found[index] if index in found else np.zeros(shape) for index, shape in enumerate(self.shapes)])
 
@@ -241,8 +241,8 @@ class System:
         for start in range(0, self.size, AT_ONCE):
             units = np.eye(min(AT_ONCE, self.size - start), self.size, start)
             directions = list(map(self.split, units))
-            (residual,), moved = push(lambda xs: [self.residual(xs, leaves)], list(xs), directions)
-            columns += [np.zeros(self.size) if part is None else np.asarray(part, float) for (part,) in moved]
+            (residual,), tangents_out = push(lambda xs: [self.residual(xs, leaves)], list(xs), directions)
+            columns += [np.zeros(self.size) if part is None else np.asarray(part, float) for (part,) in tangents_out]
         return np.stack(columns, axis=1), np.asarray(residual, float)
 
     def _matvec(self, transposed: bool, xs: Leaves, leaves: Leaves) -> Callable[[Any], Any]:
@@ -313,10 +313,10 @@ class _Solution:
         return [np.array(part) if isinstance(part, np.ndarray) else part for part in self._system.values]
 
     def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
-        (moved,) = output_tangents(lambda leaves: [self._system.residual(values, leaves)], leaves, tangents)
-        if moved is None:
+        (tangent_out,) = output_tangents(lambda leaves: [self._system.residual(values, leaves)], leaves, tangents)
+        if tangent_out is None:
             return [None] * len(values)
-        return self._system.split(-_solved(self._system, False, moved, values, leaves))
+        return self._system.split(-_solved(self._system, False, tangent_out, values, leaves))
 
     def pull(self, values: Leaves, leaves: Leaves, cotangents: Sequence[Any], asked: Sequence[int]) -> dict[int, Any]:
         seed = joined(pytree.filled(cotangents, values))
@@ -347,8 +347,8 @@ class _LinearSystem:
 
     def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
         of_matrix = {index: tangent for index, tangent in tangents.items() if index}
-        (moved,) = output_tangents(self._products(values[0]), leaves, of_matrix) if of_matrix else (None,)
-        right = tangents.get(0, 0.0) if moved is None else tangents.get(0, 0.0) - moved
+        (tangent_out,) = output_tangents(self._products(values[0]), leaves, of_matrix) if of_matrix else (None,)
+        right = tangents.get(0, 0.0) if tangent_out is None else tangents.get(0, 0.0) - tangent_out
         return [_solved(self._system, self._transposed, right, *self._split(leaves))] if np.ndim(right) else [None]
 
     def pull(self, values: Leaves, leaves: Leaves, cotangents: Sequence[Any], asked: Sequence[int]) -> dict[int, Any]:

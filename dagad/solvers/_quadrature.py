@@ -92,7 +92,7 @@ class Written:
         return lambda _, x: anp.reshape(array_of(fun(x, *args)), (1,))
 
 
-class Moved:
+class TangentIntegrand:
     """The tangents of an integrand, one for each direction: the parameters at `moving` move."""
 
     def __init__(self, below: Integrand, moving: Sequence[int], scales: Sequence[float]) -> None:
@@ -168,13 +168,13 @@ def integral(problem: Problem, leaves: Sequence[Any]) -> Any:
         return trace.pulled([value], functools.partial(_pulled, problem, trace))[0]
     refuse_divided(are_directions_divided())
     tangents, count = trace.tangents()
-    return trace.with_tangents(value, _moved(problem, trace.below, tangents, count))
+    return trace.with_tangents(value, _jvp(problem, trace.below, tangents, count))
 
 
-def _moved(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int) -> list[Any]:
+def _jvp(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int) -> list[Any]:
     """Return the tangents of an integral, from those of its leaves; None is zero."""
     n = len(problem.integrand.sizes)
-    moved: list[Any] = [np.zeros(n)] * count
+    tangents_out: list[Any] = [np.zeros(n)] * count
     moving = [position for position in tangents if position >= PARAMS]
     if moving:
         dense = {
@@ -183,15 +183,15 @@ def _moved(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any
         }
         directions = [dense[position][number] for number in range(count) for position in moving]
         scales = [_scale(leaves, {position: dense[position][number] for position in moving}) for number in range(count)]
-        integrand = Moved(problem.integrand, [position - PARAMS for position in moving], scales)
+        integrand = TangentIntegrand(problem.integrand, [position - PARAMS for position in moving], scales)
         together = integral(Problem(integrand, problem.settings), [*leaves, *directions])
-        moved = [together[n * number : n * (number + 1)] for number in range(count)]
+        tangents_out = [together[n * number : n * (number + 1)] for number in range(count)]
     for position, sign in ((A, -1.0), (B, 1.0)):
         if position in tangents:
             height = sign * _at_limit(problem, leaves, position)
-            pairs = zip(moved, tangents[position], strict=True)
-            moved = [one if part is None else one + height * part for one, part in pairs]
-    return moved
+            pairs = zip(tangents_out, tangents[position], strict=True)
+            tangents_out = [one if part is None else one + height * part for one, part in pairs]
+    return tangents_out
 
 
 def _scale(leaves: Sequence[Any], direction: dict[int, Any]) -> float:

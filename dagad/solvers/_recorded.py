@@ -49,12 +49,12 @@ def _compiled(source: str) -> Callable[..., Any]:
 def _program(recording: Recording, ends: Sequence[Number], constants: dict[str, Any], count: int) -> Callable[..., Any]:
     """Return the slopes as a function of the time, and of the states with their tangents in some directions."""
     states, directions = [f"y{index}" for index in range(len(ends))], range(count)
-    moved = [f"{state}_{number}" for number in directions for state in states]
+    tangent_names = [f"{state}_{number}" for number in directions for state in states]
     found = [end.term for end in ends]
     tangents = [f"{end.term}_{number}" if end.is_moving else "0.0" for number in directions for end in ends]
     lines = [f"def make({', '.join(constants)}):"]
     lines += [f"    {line}" for line, is_value in recording.ahead if is_value or count]
-    lines.append(f"    def slopes(t, {', '.join([*states, *moved])}):")
+    lines.append(f"    def slopes(t, {', '.join([*states, *tangent_names])}):")
     lines += [f"        {line}" for line, is_value in recording.body if is_value or count]
     lines += [f"        return [{', '.join([*found, *tangents])}]", "    return slopes"]
     made: Callable[..., Any] = _compiled("\n".join(lines))(*constants.values())

@@ -164,7 +164,7 @@ def _of_two(recording: Recording, ufunc: np.ufunc, first: Any, second: Any) -> A
         found.append(of_two(recording, ufunc, x, y))
     moving = [(size, cells[0]) for size, cells in ((n, xs), (m, ys)) if cells[0].is_moving]
     if ufunc in _ADDED and len(moving) == 1 and moving[0][0] != count:  # a tangent is given its shape by a sum
-        found = [recording.moved_as(each, "{dx} + 0.0", each) for each in found]
+        found = [recording.with_tangent_of(each, "{dx} + 0.0", each) for each in found]
     return recording.of_parts(found)
 
 
@@ -196,7 +196,7 @@ def _by_numpy(x: Numbers, rule: Rule, function: Callable[[Any], Any], source: st
         factor = rule.factor.replace("float(", "(").format(x=array, **names)
         factors = recording.names_of(f"({factor}).tolist()", len(found), numbers, is_value=False)
     each = zip(found, numbers, factors, strict=True)
-    return recording.of_parts([recording.moved_as(value, rule.tangent, of, f) for value, of, f in each])
+    return recording.of_parts([recording.with_tangent_of(value, rule.tangent, of, f) for value, of, f in each])
 
 
 def _sum(x: Numbers) -> Any:
@@ -206,7 +206,7 @@ def _sum(x: Numbers) -> Any:
     if numbers[0].is_moving:
         if not has_stock_rule(anp.sum):
             recording.give_up()
-        found = recording.moved(found, f"{_stack(recording, numbers)}.sum(1).reshape(-1, 1).tolist()", numbers)
+        found = recording.with_tangents(found, f"{_stack(recording, numbers)}.sum(1).reshape(-1, 1).tolist()", numbers)
     return found[0]
 
 
@@ -264,5 +264,5 @@ def _product(recording: Recording, first: Any, second: Any) -> Any:
     source = f"({x.name} @ {y.name}).tolist()" if value.ndim else f"[float({x.name} @ {y.name})]"
     found = recording.several(source, np.atleast_1d(value), numbers)
     if terms:
-        found = recording.moved(found, f"({' + '.join(terms)}).reshape(-1, {len(found)}).tolist()", numbers)
+        found = recording.with_tangents(found, f"({' + '.join(terms)}).reshape(-1, {len(found)}).tolist()", numbers)
     return recording.of_parts(found) if value.ndim else found[0]

@@ -32,7 +32,7 @@ def _function_of(template: str) -> Callable[..., Any]:
     return made
 
 
-class Moved(Unrecorded):
+class DualNumber(Unrecorded):
     """A number that moves, by tangents of its own in each direction, and what is done to it.
 
     Parameters
@@ -68,7 +68,7 @@ class Moved(Unrecorded):
             self.recording.give_up()
         less = exponent - 1 if exponent else 1.0
         x, dx = self.recorded_value, self.recorded_tangents
-        return _moved(self, POWER, x**exponent, [dx, None], x, exponent, less)
+        return _dual(self, POWER, x**exponent, [dx, None], x, exponent, less)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method == "__call__" and not kwargs:
@@ -87,7 +87,7 @@ class Moved(Unrecorded):
 
 
 def _operator(ufunc: np.ufunc, is_reflected: bool) -> Any:
-    def method(self: Moved, other: Leaf) -> Any:
+    def method(self: DualNumber, other: Leaf) -> Any:
         return _two(ufunc, other, self) if is_reflected else _two(ufunc, self, other)
 
     return method
@@ -96,7 +96,7 @@ def _operator(ufunc: np.ufunc, is_reflected: bool) -> Any:
 def _comparison(ufunc: np.ufunc) -> Any:
     compare = COMPARISONS[ufunc][1]
 
-    def method(self: Moved, other: Leaf) -> Any:
+    def method(self: DualNumber, other: Leaf) -> Any:
         return compare(*_values(_level(self, other), (self, other)))
 
     return method
@@ -104,14 +104,14 @@ def _comparison(ufunc: np.ufunc) -> Any:
 
 _ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide}
 for _name, _ufunc in _ARITHMETIC.items():
-    setattr(Moved, f"__{_name}__", _operator(_ufunc, is_reflected=False))
-    setattr(Moved, f"__r{_name}__", _operator(_ufunc, is_reflected=True))
+    setattr(DualNumber, f"__{_name}__", _operator(_ufunc, is_reflected=False))
+    setattr(DualNumber, f"__r{_name}__", _operator(_ufunc, is_reflected=True))
 for _name, _compared in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}.items():
-    setattr(Moved, f"__{_name}__", _comparison(_compared))
+    setattr(DualNumber, f"__{_name}__", _comparison(_compared))
 
 # A primitive that the user gave a rule has not that of its code.
-REFUSERS[Moved] = leave
-box_types.add(Moved)  # as in `_recording`
+REFUSERS[DualNumber] = leave
+box_types.add(DualNumber)  # as in `_recording`
 
 
 def _level(*operands: Leaf) -> int:
@@ -131,15 +131,17 @@ def _two(ufunc: np.ufunc, first: Leaf, second: Leaf) -> Any:
     sides = [each.recorded_tangents if moves else None for each, moves in zip((first, second), is_moving, strict=True)]
     rule = rules[0] if all(is_moving) else rules[1 + is_moving[1]]
     x, y = _values(level, (first, second))
-    return _moved(first if is_moving[0] else second, rule, OPERATE[symbol](x, y), sides, x, y)
+    return _dual(first if is_moving[0] else second, rule, OPERATE[symbol](x, y), sides, x, y)
 
 
-def _one(ufunc: np.ufunc, box: Moved) -> Any:
+def _one(ufunc: np.ufunc, box: DualNumber) -> Any:
     value = -box.recorded_value if ufunc is np.negative else ufunc(box.recorded_value)
-    return _moved(box, OF_ONE[ufunc], value, [box.recorded_tangents, None], box.recorded_value, None)
+    return _dual(box, OF_ONE[ufunc], value, [box.recorded_tangents, None], box.recorded_value, None)
 
 
-def _moved(box: Moved, rule: Rule, value: Any, sides: Sequence[Any], x: Any, y: Any, less: Leaf = None) -> Moved:
+def _dual(
+    box: DualNumber, rule: Rule, value: Any, sides: Sequence[Any], x: Any, y: Any, less: Leaf = None
+) -> DualNumber:
     """Return the value of an operation with its tangents, from those of its two sides; None for what does not move."""
     if not has_stock_rule(rule.function):
         box.recording.give_up()
@@ -147,8 +149,8 @@ def _moved(box: Moved, rule: Rule, value: Any, sides: Sequence[Any], x: Any, y: 
     tangent = _function_of(rule.tangent)
     with np.errstate(all="ignore"):  # the tracer has warned of tangents already
         factor = _function_of(rule.factor)(None, None, x, y, value, None, less) if rule.factor else None
-        moved = [tangent(*each, x, y, value, factor, less) for each in zip(dx, dy, strict=True)]
-    return Moved(box.recording, value, moved, box.recorded_level)
+        own_tangents = [tangent(*each, x, y, value, factor, less) for each in zip(dx, dy, strict=True)]
+    return DualNumber(box.recording, value, own_tangents, box.recorded_level)
 
 
 def level_above(states: Numbers) -> int:
@@ -156,14 +158,14 @@ def level_above(states: Numbers) -> int:
     return 1 + level_of(states.entry(0))
 
 
-def entries_moved(recording: Recording, leaf: Array, tangents: Sequence[Any], level: int) -> Any:
+def entries_with_tangents(recording: Recording, leaf: Array, tangents: Sequence[Any], level: int) -> Any:
     """Return a parameter with tangents: a number, or numbers that are looked up where somebody takes them."""
-    known: dict[int, Moved] = {}
+    known: dict[int, DualNumber] = {}
 
-    def number(index: int) -> Moved:
+    def number(index: int) -> DualNumber:
         if index not in known:
-            value, *moved = (_entry(recording, part, index) for part in (leaf, *tangents))
-            known[index] = Moved(recording, value, moved, level)
+            value, *own_tangents = (_entry(recording, part, index) for part in (leaf, *tangents))
+            known[index] = DualNumber(recording, value, own_tangents, level)
         return known[index]
 
     shape = getattr(leaf, "shape", ())
@@ -180,9 +182,9 @@ def extended(field: Callable[[Any, Any], Any], n: int, count: int, t: Number, st
     """Return the slopes of `n` states and of their `count` tangents, from the field of the states."""
     recording, level = states.recording, level_above(states)
 
-    def number(index: int) -> Moved:
+    def number(index: int) -> DualNumber:
         tangents = [states[(1 + row) * n + index] for row in range(count)]
-        return Moved(recording, states[index], tangents, level)
+        return DualNumber(recording, states[index], tangents, level)
 
     slopes = parts_of(recording, field(t, Numbers(recording, np.arange(n), number)), n)
     nothing = [0.0] * count

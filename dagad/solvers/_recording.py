@@ -120,14 +120,14 @@ class Recording:
         names = self.names_of(source, len(values), numbers)
         return [Number(self, name, value, False, varies) for name, value in zip(names, values, strict=True)]
 
-    def moved(self, found: Sequence[Number], source: str, numbers: Sequence[Number]) -> list[Number]:
+    def with_tangents(self, found: Sequence[Number], source: str, numbers: Sequence[Number]) -> list[Number]:
         """Write down what gives the tangents of several numbers at once, a row for each direction."""
         if self.count:
             rows = [", ".join(f"{each.term}_{number}" for each in found) for number in range(self.count)]
             self._lines_of(numbers).append((f"{', '.join(f'({row},)' for row in rows)}, = {source}", False))
         return [Number(self, each.term, each.recorded_number, True, each.is_varying) for each in found]
 
-    def moved_as(self, found: Number, tangent: str, of: Number, factor: str = "") -> Number:
+    def with_tangent_of(self, found: Number, tangent: str, of: Number, factor: str = "") -> Number:
         """Write down the tangents of a number, from those of another."""
         for number in range(self.count):
             line = tangent.format(dx=f"{of.term}_{number}", x=of.term, v=found.term, f=factor)
@@ -139,7 +139,7 @@ class Recording:
         if number.is_moving:
             return number
         (name,) = self.names_of(f"[{number.term}]", 1, [number])
-        return self.moved_as(Number(self, name, number.recorded_number, False, number.is_varying), "0.0", number)
+        return self.with_tangent_of(Number(self, name, number.recorded_number, False, number.is_varying), "0.0", number)
 
     def of_constants(self, constants: np.ndarray) -> Numbers:
         """Return an array that does not move as numbers."""
@@ -436,9 +436,9 @@ def entries(recording: Recording, leaf: Array, stack: Array, param: int | None =
     def number(index: int) -> Number:
         if index not in known:
             name = recording.constant(float(flat[index]))
-            moved = {f"{name}_{n}": float(row[index]) for n, row in enumerate(tangents[: recording.count])}
-            recording.constants.update(moved)
-            recording.tangents.update(moved)
+            constants = {f"{name}_{n}": float(row[index]) for n, row in enumerate(tangents[: recording.count])}
+            recording.constants.update(constants)
+            recording.tangents.update(constants)
             if param is not None:
                 recording.taken[name] = param, index
             known[index] = Number(recording, name, flat[index], moves=True, varies=False)

@@ -63,15 +63,15 @@ def _tridiagonal_vjp(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwa
 
 def _tridiagonal_jvp(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     del kwargs
-    moved = dict(zip(argnums, tangents, strict=True))
+    by_argnum = dict(zip(argnums, tangents, strict=True))
     nothing = np.zeros((1, *np.shape(plain(ans))[1:]))
-    right = moved.get(3, 0.0 * ans)
-    if 0 in moved:
-        right = right - anp.concatenate([nothing, along(moved[0], ans) * ans[:-1]])
-    if 1 in moved:
-        right = right - along(moved[1], ans) * ans
-    if 2 in moved:
-        right = right - anp.concatenate([along(moved[2], ans) * ans[1:], nothing])
+    right = by_argnum.get(3, 0.0 * ans)
+    if 0 in by_argnum:
+        right = right - anp.concatenate([nothing, along(by_argnum[0], ans) * ans[:-1]])
+    if 1 in by_argnum:
+        right = right - along(by_argnum[1], ans) * ans
+    if 2 in by_argnum:
+        right = right - anp.concatenate([along(by_argnum[2], ans) * ans[1:], nothing])
     return tridiagonal(*args[:3], right)
 
 
@@ -308,10 +308,10 @@ def _slope(args: Args, kwargs: Kwargs) -> Any:
     return value_at(*args, **{**kwargs, "nu": kwargs["nu"] + 1})
 
 
-def _beside_trail(moved: Array, args: Args, axis: int, before: int = 0) -> Any:
+def _beside_trail(numbers: Array, args: Args, axis: int, before: int = 0) -> Any:
     """Return numbers for points in a shape that is broadcast to that of values, after so many axes of their own."""
     shape, n_trail = np.shape(plain(args[2])), np.ndim(plain(args[0])) - 2
-    return anp.reshape(moved, (*np.shape(plain(moved))[:before], *[1] * axis, *shape, *[1] * (n_trail - axis)))
+    return anp.reshape(numbers, (*np.shape(plain(numbers))[:before], *[1] * axis, *shape, *[1] * (n_trail - axis)))
 
 
 def _pulled_to_points(cotangent: Cotangent, c: Array, x: Array, points: Array, **kwargs: Any) -> Any:

@@ -78,8 +78,8 @@ def solution(problem: Problem, leaves: Sequence[Any]) -> Any:
     if trace.moves:
         refuse_divided(are_directions_divided())
         tangents, count = trace.tangents()
-        value, moved = pushed(problem, trace.below, tangents, count)
-        return trace.with_tangents(value, moved)
+        value, tangents_out = jvp_of_solution(problem, trace.below, tangents, count)
+        return trace.with_tangents(value, tangents_out)
     value = solution(problem, trace.below)
     return trace.pulled([value], _Pull(problem, trace))[0]
 
@@ -99,22 +99,22 @@ def _solved(problem: Problem, leaves: Sequence[Any]) -> Any:
 # Forward
 
 
-def pushed(
+def jvp_of_solution(
     problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int
 ) -> tuple[Any, list[Any]]:
     """Return the solution and its tangents, from those of the leaves by their indices; None is zero."""
     if not len(problem.moments.times):
         return problem.known, [np.zeros_like(problem.known)] * count
     if set(tangents) == {MOVING}:
-        value, moved = solution(problem, leaves), [0.0] * count
+        value, tangents_out = solution(problem, leaves), [0.0] * count
     else:
-        value, moved = _flown(problem, leaves, tangents, count)
+        value, tangents_out = _flown(problem, leaves, tangents, count)
     if MOVING in tangents:
         slopes, matrix = _slopes(problem, leaves, value), spread(problem.moments)
         ends = [None if part is None else anp.dot(slopes * part, matrix) for part in tangents[MOVING]]
-        moved = [part if end is None else part + end for part, end in zip(moved, ends, strict=True)]
+        tangents_out = [part if end is None else part + end for part, end in zip(tangents_out, ends, strict=True)]
     shape = np.shape(pytree.plain(value))
-    return value, [part if np.shape(pytree.plain(part)) == shape else part + np.zeros(shape) for part in moved]
+    return value, [part if np.shape(pytree.plain(part)) == shape else part + np.zeros(shape) for part in tangents_out]
 
 
 def _flown(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int) -> Any:
@@ -136,8 +136,8 @@ def _flown(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any
     of_extended = problem._replace(equation=extended, known=None, dense=None)
     both = solution(of_extended, [start, leaves[T0], leaves[MOVING], *params, *directions])
     n = len(equation.atol)
-    value, *moved = (both[n * row : n * (row + 1)] for row in range(1 + count))
-    return (value if problem.known is None else with_value(value, problem.known)), moved  # with scipy's own bits
+    value, *tangents_out = (both[n * row : n * (row + 1)] for row in range(1 + count))
+    return (value if problem.known is None else with_value(value, problem.known)), tangents_out  # with scipy's own bits
 
 
 def _scale(leaves: Sequence[Any], direction: dict[int, Any], problem: Problem) -> float:
@@ -258,7 +258,7 @@ def _sensitivities(problem: Problem, leaves: Sequence[Any], positions: Sequence[
     for position in moving:
         for each in moving:
             tangents[each] += units[position] if each == position else [None] * len(units[position])
-    return pushed(problem, leaves, tangents, count)
+    return jvp_of_solution(problem, leaves, tangents, count)
 
 
 def _units(leaf: Leaf) -> list[Any]:
@@ -324,18 +324,19 @@ def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, posit
         return trace.pulled(values, _PullOfAdjoint(problem, trace, positions))
     tangents, count = trace.tangents()
     values = adjoint(problem, below, seed, positions)
-    moved = [
-        _moved_adjoint(
+    tangents_out = [
+        _jvp_of_adjoint(
             problem, below, seed, {position: parts[number] for position, parts in tangents.items()}, positions
         )
         for number in range(count)
     ]
     return [
-        trace.with_tangents(value, list(parts)) for value, parts in zip(values, zip(*moved, strict=True), strict=True)
+        trace.with_tangents(value, list(parts))
+        for value, parts in zip(values, zip(*tangents_out, strict=True), strict=True)
     ]
 
 
-def _moved_adjoint(
+def _jvp_of_adjoint(
     problem: Problem, leaves: Sequence[Any], seed: Cotangent, direction: dict[int, Any], positions: Sequence[int]
 ) -> list[Any]:
     along = {position: [part] for position, part in direction.items() if position < len(leaves) and part is not None}
@@ -344,10 +345,10 @@ def _moved_adjoint(
         if of_seed is None:
             return [None] * len(positions)
         return adjoint(problem, leaves, of_seed, positions)
-    return _pulled_of_pushed(problem, leaves, along, of_seed, seed, positions)
+    return _vjp_of_jvp(problem, leaves, along, of_seed, seed, positions)
 
 
-def _pulled_of_pushed(
+def _vjp_of_jvp(
     problem: Problem,
     leaves: Sequence[Any],
     along: dict[int, list[Any]],
@@ -359,8 +360,10 @@ def _pulled_of_pushed(
 
     def both(some: Sequence[Any]) -> list[Any]:
         at = dict(zip(positions, some, strict=True))
-        value, moved = pushed(problem, [at.get(position, leaf) for position, leaf in enumerate(leaves)], along, 1)
-        return [value, moved[0]]
+        value, tangents_out = jvp_of_solution(
+            problem, [at.get(position, leaf) for position, leaf in enumerate(leaves)], along, 1
+        )
+        return [value, tangents_out[0]]
 
     some = [leaves[position] for position in positions]
     _, ends, roots = record_flat(both, some)
@@ -379,9 +382,9 @@ class _PullOfAdjoint:
         along = {position: [part] for position, part in parts if part is not None}
         problem, leaves, n = self._problem, self._leaves, len(self._leaves)
         asked = [position for position in self._asked if position < n]
-        found = dict(zip(asked, _pulled_of_pushed(problem, leaves, along, None, self._seed, asked), strict=True))
+        found = dict(zip(asked, _vjp_of_jvp(problem, leaves, along, None, self._seed, asked), strict=True))
         if n in self._asked:
-            found[n] = pushed(problem, leaves, along, 1)[1][0]
+            found[n] = jvp_of_solution(problem, leaves, along, 1)[1][0]
         return tuple(found[position] for position in self._asked)
 
 

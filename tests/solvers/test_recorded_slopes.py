@@ -401,8 +401,8 @@ def test_names_that_a_number_may_have_are_those_of_no_recorded_one() -> None:
     """Or code that asks for them, of what may be a number or have one, would lose its tangents."""
     recording = _recording.Recording(1)
     number = _recording.Number(recording, "y0", 1.0, moves=True, varies=True)
-    moved = _recorded_tangents.Moved(recording, number, [number], 1)
-    names = {name for each in (number, moved) for name in dir(type(each)) if not name.startswith("_")}
+    own_tangents = _recorded_tangents.DualNumber(recording, number, [number], 1)
+    names = {name for each in (number, own_tangents) for name in dir(type(each)) if not name.startswith("_")}
     array = {"shape", "ndim", "size"}
     ours = {"recording", "recorded_number", "recorded_value", "recorded_tangents", "recorded_level"}
     assert names - array - ours == {"entry", "is_moving", "is_varying", "term"}
