@@ -66,10 +66,11 @@ class OwnPullback:
             self._pullback = traced_pullback(self._fun, self._leaves, self._values)
         try:
             return self._pulled(self._pullback, cotangents)
-        except _OF_TRACED as error:
+        except StructureError:
             self._pull_plain(cotangents)  # what fails there too is the user's own, and is raised as it is
-            if isinstance(error, StructureError):
-                raise  # not from itself: Dask follows the causes of an error to their end
+            raise
+        except _OF_TRACED as error:
+            self._pull_plain(cotangents)
             raise _leaves_numpy(error, self._fun.name) from error
 
     def _pull_plain(self, cotangents: Sequence[Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._graphs.monoids import NUMBERS, PLAIN, Monoid, PlainSum
+from dagad._graphs.monoids import NUMBERS, PLAIN, Monoid
 from dagad._types import Value
 from dagad._values import pytree
 from dagad_scheduler.private import Task, TaskRef
@@ -116,7 +116,7 @@ class Fold:
     def __init__(self, monoid: Monoid = PLAIN) -> None:
         self._monoid = monoid
         self._terms: list[Any] = []
-        self._tree = None if type(monoid) is PlainSum else RunningTree(monoid)
+        self._tree = None if monoid == PLAIN else RunningTree(monoid)
 
     def push(self, term: Value) -> None:
         """Add the next term: a number, a list of arrays, or anything else."""

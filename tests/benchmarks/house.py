@@ -110,15 +110,24 @@ def type_tests(house: list[Module]) -> int:
     classes = {node.name for node in nodes(house, ast.ClassDef)}
     count = 0
     for module in house:
-        own = classes - others(module)
+        own, packages = classes - others(module), other_packages(module)
         for node in nodes([module], ast.Call, ast.Compare):
             if isinstance(node, ast.Call):
                 asked = node.args[1:] if named(node.func) in ("isinstance", "issubclass") else []
             else:
                 is_of_type = isinstance(node.left, ast.Call) and named(node.left.func) == "type"
                 asked = node.comparators if is_of_type else []
-            count += any(named(each) in own for one in asked for each in ast.walk(one))
+            count += any(named(each) in own for one in asked for each in ast.walk(one) if not _is_in(packages, each))
     return count
+
+
+def _is_in(packages: set[str], node: ast.AST) -> bool:
+    """Return whether something is a member of another package, as in `ast.Constant`, or of a module of one."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+        if named(node) in packages:
+            return True
+    return False
 
 
 def others(module: Module) -> set[str]:
@@ -127,6 +136,12 @@ def others(module: Module) -> set[str]:
         node for node in nodes([module], ast.ImportFrom) if (node.module or "").partition(".")[0] not in PACKAGES
     ]
     return {each.asname or each.name for node in imports for each in node.names}
+
+
+def other_packages(module: Module) -> set[str]:
+    """Return the names under which a module knows other packages."""
+    names = [each for node in nodes([module], ast.Import) for each in node.names]
+    return {each.asname or each.name for each in names if each.name.partition(".")[0] not in PACKAGES}
 
 
 def probes(house: list[Module]) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +59,11 @@ class Step:
     inputs: tuple[Any, ...]
     outputs: tuple[int, ...]
     is_of_parts: bool = False
+    n_iterations: ClassVar[int] = 1
+
+    def run(self, values: _Values) -> None:
+        """Add to values what it makes of them."""
+        values.add(self.outputs, self.apply(*map(values.read, self.inputs)))
 
 
 _Carry = tuple[list[Any], list[int], int]  # first values, their numbers in the body, the number of the next
@@ -74,6 +79,10 @@ class RepeatedSteps:
     xs: list[tuple[list[Any], int]] = field(default_factory=list)  # values of all iterations, the number in the body
     last: dict[int, int] = field(default_factory=dict)  # numbers of values, by numbers of what the body gives at last
     ys: dict[int, dict[int, int]] = field(default_factory=dict)  # the same for several iterations, by iteration
+
+    def run(self, values: _Values) -> None:
+        """Add to values what the last iterations give, by a loop of jax's."""
+        values.run_loop(self)
 
 
 class _Flat:
@@ -153,7 +162,7 @@ def rolled(program: ClosedJaxpr) -> ClosedJaxpr | None:
     flat.hoist()
     flat.prune()
     steps = _Search(flat).found(flat.steps, set(_values(flat.outputs)))
-    if not any(isinstance(step, RepeatedSteps) for step in steps):
+    if all(step.n_iterations == 1 for step in steps):
         return None
 
     def run(*inputs: Any) -> list[Any]:
@@ -301,12 +310,12 @@ class _Values:
 
     def run(self, steps: Sequence[Step | RepeatedSteps]) -> None:
         for step in steps:
-            if isinstance(step, RepeatedSteps):
-                self._run_loop(step)
-                continue
-            self._known.update(zip(step.outputs, step.apply(*map(self.read, step.inputs)), strict=True))
+            step.run(self)
 
-    def _run_loop(self, loop: RepeatedSteps) -> None:
+    def add(self, numbers: Sequence[int], found: Sequence[Any]) -> None:
+        self._known.update(zip(numbers, found, strict=True))
+
+    def run_loop(self, loop: RepeatedSteps) -> None:
         first = [[self._typed(v, made) for v in values] for values, _, made in loop.carries]
         own = [name for name in loop.last if name not in {made for _, _, made in loop.carries}]
         empty = [jnp.zeros(self._flat.avals[name].shape, self._flat.avals[name].dtype) for name in own]

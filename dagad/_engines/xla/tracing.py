@@ -132,9 +132,10 @@ def _tried(trace: Callable[[], Any], context: Any) -> tuple[Any, Exception | Non
     with context:
         try:
             return trace(), None
+        except NotDifferentiableError as error:  # to which jax adds a note on its own frames, by the name of a setting
+            error.__notes__ = [note for note in getattr(error, "__notes__", []) if _OF_FRAMES not in note]
+            return None, error
         except Exception as error:
-            if isinstance(error, NotDifferentiableError):  # jax tells of its own frames, by the name of a setting
-                error.__notes__ = [note for note in getattr(error, "__notes__", []) if _OF_FRAMES not in note]
             return None, error
 
 
