@@ -276,18 +276,18 @@ def _rows_of_block(block: Array, n_rows: int) -> Any:
     return cut(canonical(rows), slice(None))
 
 
-def length(loaded: Any, number: int) -> int:
+def length(loaded: object, number: int) -> int:
     """Return how many rows a piece has."""
     return _piece_of(loaded, number).n_rows
 
 
-def cut_out(loaded: Any, number: int, start: int, stop: int, shared: bool) -> Rows:
+def cut_out(loaded: object, number: int, start: int, stop: int, shared: bool) -> Rows:
     """Return some rows of a piece; see `sharded`."""
     rows: Rows = _piece_of(loaded, number).rows(Chunk(0, start, stop)).made()
     return rows.snapshot() if shared else rows
 
 
-def _piece_of(loaded: Any, number: int) -> Sliced:
+def _piece_of(loaded: object, number: int) -> Sliced:
     try:
         return read_sliced(without_labels(opened(loaded).piece))[0]
     except DagadError as error:

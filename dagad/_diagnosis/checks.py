@@ -111,7 +111,9 @@ def settled_slope(
     return best
 
 
-def is_at_a_kink(slope: Slope, claimed: float, value: Value, leaves: Leaves, direction: Any, seeds: Cotangents) -> bool:
+def is_at_a_kink(
+    slope: Slope, claimed: float, value: Value, leaves: Leaves, direction: Sequence[Any], seeds: Cotangents
+) -> bool:
     """Return whether a derivative lies between slopes on both sides of a point that differ, and go on differing."""
 
     def bend(step: float) -> float:

@@ -30,7 +30,7 @@ def is_autograds(function: Function) -> bool:
     return isinstance(function, type) or str(module).partition(".")[0] in _AUTOGRADS
 
 
-def by_engine(function: Any, engine: Engine | None) -> Any:
+def by_engine(function: Function, engine: Engine | None) -> Any:
     """Return what a task is to call in place of a function, so that what is not autograd's is the engine's.
 
     A function that brings its own engine is that one's; without `engine` all others are autograd's.

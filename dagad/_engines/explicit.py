@@ -72,7 +72,7 @@ class ExplicitEngine:
             leaves = list(map(traceable, leaves))
         return self._called(fun, leaves, LATER) if hasattr(fun, "run") else _AUTOGRAD.linearize(fun, leaves)
 
-    def value_and_grad(self, fun: Any, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+    def value_and_grad(self, fun: object, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
         """Do the same where the cotangent 1 of a number comes next: what the pullback reads is still what it was."""
         if not hasattr(fun, "run") or not _BARE.issuperset(map(type, leaves)):
             return self.linearize(fun, leaves)

@@ -267,7 +267,7 @@ class _Compiled:
         """Note whether the task's function calls numpy."""
         self._is_numpys = is_numpys
 
-    def _finished(self, lowered: Any, unflat: Unflat | None, name: str) -> Any:
+    def _finished(self, lowered: object, unflat: Unflat | None, name: str) -> Any:
         began = time.perf_counter()
         compiled = compiled_for_cpu(lowered)
         self.gains.seconds += time.perf_counter() - began

@@ -27,7 +27,7 @@ from dagad._engines.torch_turns import Turns
 from dagad._errors import NotDifferentiableError, PlanError, StructureError, add_note_once
 from dagad._frames import ended_in
 from dagad._misuse import NOT_TORCHS
-from dagad._tracing.flat_functions import Flat, LeafPullback, Leaves, Mark, Side
+from dagad._tracing.flat_functions import Flat, FlatFunction, LeafPullback, Leaves, Mark, Side
 from dagad._tracing.patches import patches
 from dagad._types import Args, Array, Cotangent, Function, Kwargs, Leaf, Value
 
@@ -271,7 +271,7 @@ def _untouched(fun: Flat, leaves: Leaves) -> list[Any]:
 class _Watch(TorchFunctionMode):
     """Refuses what torch would do in silence: to lose a derivative, or to write into data."""
 
-    def __init__(self, base: Any, is_derived: bool) -> None:
+    def __init__(self, base: FlatFunction, is_derived: bool) -> None:
         super().__init__()
         self._name, self._is_derived = base.name, is_derived
         self._is_also_numpys = base.is_also_numpys
@@ -306,7 +306,7 @@ class _Watch(TorchFunctionMode):
             )
         return found
 
-    def _refuse_otherwise(self, func: Function, found: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def _refuse_otherwise(self, func: Function, found: object, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Refuse a method that gives another value than numpy's, where Dask calls the function with numpy's arrays."""
         name = func.__name__
         if name in ("max", "min") and isinstance(found, torch.Tensor):

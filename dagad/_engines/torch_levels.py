@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from dagad._engines.xla import lines
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.own_rules import REFUSERS, of_own_rule
+from dagad._types import Array
 
 levels: Any = torch._C._functorch  # where torch tells what tensors of torch.func stand for
 
@@ -35,7 +36,7 @@ def opened(tensor: torch.Tensor) -> Any:
     return tensor
 
 
-def refuse_derivatives(tensor: Any, what: str, how: str) -> None:
+def refuse_derivatives(tensor: Array, what: str, how: str) -> None:
     """Refuse a tensor that is being differentiated, given to what has a rule that torch does not know."""
     if is_differentiated(tensor) or tensor.requires_grad or forward_ad.unpack_dual(tensor).tangent is not None:
         raise NotDifferentiableError(of_own_rule(lines.here(), what, how, "torch"))

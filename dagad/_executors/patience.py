@@ -23,7 +23,7 @@ def result_of(future: Future[Any], timeout: float | None, what: str) -> Any:
         ) from None
 
 
-def _seconds(timeout: Any) -> float | None:
+def _seconds(timeout: str | float | None) -> float | None:
     """Return the seconds that Python can wait; None where these are more than it counts."""
     try:
         seconds = None if timeout is None else float(timeout)

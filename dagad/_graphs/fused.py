@@ -17,7 +17,7 @@ from dagad._graphs.linearization import PullbackFunction, Recordable, portable_r
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Span, summed
 from dagad._tracing.patches import patches
-from dagad._types import AnyEngine, Cotangent, Function, Value
+from dagad._types import AnyEngine, AnyTask, Cotangent, Function, Value
 from dagad._values.pytree import nbytes_of
 from dagad._values.shipping import Portable, opened
 from dagad_scheduler.private import GraphNode, Task, TaskRef
@@ -265,7 +265,7 @@ class FusedLinearization:
 
     __slots__ = ("_lock", "_recipe", "_spared", "_steps", "value")
 
-    def __init__(self, value: Value, recipe: Any, steps: list[Any] | None = None) -> None:
+    def __init__(self, value: Value, recipe: object, steps: list[Any] | None = None) -> None:
         self.value, self._recipe, self._steps, self._lock = value, recipe, steps, threading.Lock()
         self._spared = None if steps is None else Spared(process_settings)
 
@@ -288,7 +288,7 @@ class FusedLinearization:
         return 200 + nbytes_of(self.value) + sum(map(sys.getsizeof, list(self._steps or ())))
 
 
-def _pull_scaled(step: Any, cotangent: Cotangent) -> Any:
+def _pull_scaled(step: AnyTask, cotangent: Cotangent) -> Any:
     return step.pull_scaled(cotangent)
 
 

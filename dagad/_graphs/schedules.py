@@ -210,7 +210,7 @@ def _ahead(n_steps: int, slots: int, runs: int) -> int:
     return min(comb(slots + runs - 1, slots), n_steps - comb(slots + runs - 2, slots - 1))
 
 
-def _check_count(schedule: Any, name: str, count: Any, what: str) -> None:
+def _check_count(schedule: Any, name: str, count: object, what: str) -> None:
     if not isinstance(count, Integral) or isinstance(count, bool) or count < 1:
         kind = type(schedule).__name__
         raise PlanError(f"Can't make a schedule of `{kind}({count!r})`: `{name}` counts {what}. Give a positive int.")

@@ -22,7 +22,7 @@ from dagad._graphs.scheduled import value_alone
 from dagad._graphs.sum_trees import Span, add_up_spans, sum_tree
 from dagad._graphs.tangent import tangent, value_and_tangent
 from dagad._graphs.transpose import transpose
-from dagad._types import AnyNode, Cotangent, Function
+from dagad._types import AnyNode, AnyTask, Cotangent, Function
 from dagad._values.shipping import opened
 from dagad_scheduler.private import Alias, DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
@@ -48,12 +48,12 @@ def _keys_run(task: Task) -> Iterator[Key]:
     yield from _keys_inside(function)
 
 
-def _key_of(function: Any) -> Key:
+def _key_of(function: AnyTask) -> Key:
     """Return the key that the user knows a task by, or None for what is not one task."""
     return None if function.task is None else own_key(function.task.key)
 
 
-def _keys_inside(function: Any) -> Iterator[Key]:
+def _keys_inside(function: AnyTask) -> Iterator[Key]:
     """Return the keys of all nodes that a function runs before it has its value."""
     for member in function.functions:
         yield _key_of(member)
@@ -116,7 +116,7 @@ class _Opening:
         self.nodes[key] = Alias(key, ref.key) if isinstance(ref, TaskRef) else DataNode(key, ref)
         return key
 
-    def _values(self, function: Any, arguments: Sequence[Any]) -> Key:
+    def _values(self, function: AnyTask, arguments: Sequence[Any]) -> Key:
         """Add the tasks that a function runs; return the key of its value."""
         if function.is_fused:
             nodes, output = function.as_nodes(arguments, self._name)
@@ -140,7 +140,7 @@ class _Opening:
         self.nodes |= inner.nodes
         return node
 
-    def _unfuse(self, function: Any, task: Task, renamed: Mapping[Key, Key]) -> GraphNode:
+    def _unfuse(self, function: AnyTask, task: Task, renamed: Mapping[Key, Key]) -> GraphNode:
         """Return a task of which that is beside it now which stood in it, by the engine of `function`."""
         name = INSIDE, self._names("input", "task")  # no key of ours: what it reads may stay in it
         inside = unfuse({name: substituted(task, {}, name)}, [name], self._wrt)

@@ -145,7 +145,7 @@ class Pushforward(_Derivative):
                 yield f"the tangent of {name}" if number else name, leaf
 
     def _outputs(
-        self, values: list[Any], directions: list[list[Any]], treedef: pytree.TreeDef, n_summed: int, note: Any
+        self, values: list[Any], directions: list[list[Any]], treedef: pytree.TreeDef, n_summed: int, note: object
     ) -> Outputs:
         """Return the value with its tangents: in what is summed, integers have None, as they may move elsewhere."""
         if len(values) == n_summed == 1 and treedef is pytree.LEAF and type(values[0]) in NUMBERS:  # nearly always

@@ -321,7 +321,7 @@ def has_same_rows(one: Job, other: Job) -> bool:
     return all(map(has_same_fields, one.sliced.columns, other.sliced.columns))
 
 
-def has_same_fields(one: Any, other: Any) -> bool:
+def has_same_fields(one: object, other: object) -> bool:
     """Return whether two things are one, or of one dataclass, with the same fields and nothing else in them."""
     if one is other:
         return True

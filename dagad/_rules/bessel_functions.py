@@ -17,13 +17,13 @@ from dagad._rules.scipy_rules import Slopes, enter, enter_results, f
 from dagad._tracing.by_definition import entrywise
 from dagad._tracing.patches import Swap
 from dagad._tracing.rules import own_primitive
-from dagad._types import Array, Value
+from dagad._types import Array, Function, Value
 
 # Kelvin's functions are the parts of J0 and K0 of numbers turned by three eighths and by an eighth.
 _TURN, _QUARTER = (complex(sign, 1.0) * np.sqrt(0.5) for sign in (-1.0, 1.0))
 
 
-def _kelvin(part: Callable[[Any], Any], turn: Any, bessel: Callable[[Any], Any]) -> Callable[..., Any]:
+def _kelvin(part: Callable[[Any], Any], turn: complex, bessel: Callable[[Any], Any]) -> Callable[..., Any]:
     """Return a slope from Bessel's functions, which scipy has with more digits than Kelvin's derivatives."""
     return lambda ans, x: part(turn * bessel(turn * x))
 
@@ -62,7 +62,7 @@ AIRY = (lambda x: f.airy(x)[1], lambda x: x * f.airy(x)[0], lambda x: f.airy(x)[
 # Of spheres
 
 
-def _of_sphere(function: Any, before: float, after: float) -> Swap:
+def _of_sphere(function: Function, before: float, after: float) -> Swap:
     """Return the swap of a spherical Bessel function, whose derivative is a sum of its two neighbours."""
     own = stock(function)
 

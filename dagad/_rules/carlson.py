@@ -31,7 +31,7 @@ def steps_for(*squares: Any) -> int:
     return MOST
 
 
-def rf(roots: Any, sqrt: Function, n_steps: int) -> Any:
+def rf(roots: Array, sqrt: Function, n_steps: int) -> Any:
     """Return the symmetric integral of the first kind, R_F, of the squares of these."""
     a, b, c = roots
     x, y, z = a * a, b * b, c * c
@@ -48,7 +48,7 @@ def rf(roots: Any, sqrt: Function, n_steps: int) -> Any:
     return series / sqrt(middle)
 
 
-def rd(roots: Any, sqrt: Function, n_steps: int) -> Any:
+def rd(roots: Array, sqrt: Function, n_steps: int) -> Any:
     """Return the integral of the second kind, R_D, of the squares of these."""
     a, b, c = roots
     x, y, z = a * a, b * b, c * c

@@ -108,14 +108,14 @@ def _angle(products: Array, a: Array, b: Array, w: Array) -> Any:
 # Of arrays
 
 
-def _is_plain(kind: str, w: Array, p: Any) -> bool:
+def _is_plain(kind: str, w: Array, p: object) -> bool:
     """Return whether a distance follows from the sum of squares."""
     by_squares = kind in ("euclidean", "sqeuclidean") or (kind == "minkowski" and p in (None, 2))
     return by_squares and w is None
 
 
 def between(
-    xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: Any, squares: Function | None = None
+    xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: object, squares: Function | None = None
 ) -> Any:
     """Return the distances of all rows of one matrix to all of another."""
     if len(np.shape(plain(xa))) != 2 or np.shape(plain(xa))[1:] != np.shape(plain(xb))[1:]:  # where scipy is not asked
@@ -133,7 +133,7 @@ def between(
     return _of_differences(kind, _difference(xa[:, None, :], xb[None, :, :]), w, v, vi, p)
 
 
-def among(x: Array, w: Array, v: Array, vi: Array, kind: str, p: Any, squares: Function | None = None) -> Any:
+def among(x: Array, w: Array, v: Array, vi: Array, kind: str, p: object, squares: Function | None = None) -> Any:
     """Return the distances of all pairs of rows, each pair once."""
     if len(np.shape(plain(x))) != 2:
         raise ValueError("Distances are those between rows of a matrix.")
@@ -236,7 +236,7 @@ VECTORS: dict[str, Function] = {
 # As scipy calls them
 
 
-def asked(name: str, metric: Any, out: Any, options: Kwargs) -> tuple[Any, ...]:
+def asked(name: str, metric: str | Function, out: object, options: Kwargs) -> tuple[Any, ...]:
     """Return w, V, VI, the kind of the metric and p, or refuse what is asked for."""
     if out is not None:
         raise NotDifferentiableError(refusals.of_out(f"{HOME}.{name}"))
@@ -251,33 +251,35 @@ def asked(name: str, metric: Any, out: Any, options: Kwargs) -> tuple[Any, ...]:
     return w, v, vi, kind, _constant(options.get("p"), f"{HOME}.{name}")
 
 
-def _constant(p: Any, name: str) -> Any:
+def _constant(p: object, name: str) -> Any:
     """Return the order of a metric, which has no derivative here."""
     if p is not None and not isinstance(p, int | float | np.number):
         raise NotDifferentiableError(refusals.of_option(name, ["p"]))
     return p
 
 
-def _given(w: Array, v: Array, vi: Array, p: Any) -> Kwargs:
+def _given(w: Array, v: Array, vi: Array, p: object) -> Kwargs:
     return {name: each for name, each in {"w": w, "V": v, "VI": vi, "p": p}.items() if each is not None}
 
 
 def _of_pairs(module: ModuleType) -> list[Swap]:
     to_all, to_each = stock(module.cdist), stock(module.pdist)
 
-    def cdist(xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: Any) -> Any:
+    def cdist(xa: Array, xb: Array, w: Array, v: Array, vi: Array, kind: str, p: object) -> Any:
         return to_all(xa, xb, kind, **_given(w, v, vi, p))
 
-    def pdist(x: Array, w: Array, v: Array, vi: Array, kind: str, p: Any) -> Any:
+    def pdist(x: Array, w: Array, v: Array, vi: Array, kind: str, p: object) -> Any:
         return to_each(x, kind, **_given(w, v, vi, p))
 
     all_rows = primitive_of(cdist, functools.partial(between, squares=squares))
     each_pair = primitive_of(pdist, functools.partial(among, squares=squares))
 
-    def our_cdist(XA: Array, XB: Array, metric: Any = "euclidean", *, out: Any = None, **options: Any) -> Any:
+    def our_cdist(
+        XA: Array, XB: Array, metric: str | Function = "euclidean", *, out: object = None, **options: Any
+    ) -> Any:
         return all_rows(XA, XB, *asked("cdist", metric, out, options))
 
-    def our_pdist(X: Array, metric: Any = "euclidean", *, out: Any = None, **options: Any) -> Any:
+    def our_pdist(X: Array, metric: str | Function = "euclidean", *, out: object = None, **options: Any) -> Any:
         return each_pair(X, *asked("pdist", metric, out, options))
 
     return [swap(module.cdist, our_cdist), swap(module.pdist, our_pdist)]

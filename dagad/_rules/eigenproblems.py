@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -94,7 +94,7 @@ def _eigvalsh(a: Array, b: Array = None, **options: Any) -> Any:
 # Of bands
 
 
-def _some_of(name: str, select: Any, ends: Any) -> slice:
+def _some_of(name: str, select: str, ends: Any) -> slice:
     """Return which eigenvalues are asked for."""
     kind = select.lower()[:1] if isinstance(select, str) else "avi"[select]
     if kind == "v":  # how many there are depends on values
@@ -106,8 +106,8 @@ def _eigh_tridiagonal(
     d: Array,
     e: Array,
     eigvals_only: bool = False,
-    select: Any = "a",
-    select_range: Any = None,
+    select: str = "a",
+    select_range: Sequence[float] | None = None,
     check_finite: bool = True,
     tol: float = 0.0,
     lapack_driver: str = "auto",
@@ -125,8 +125,8 @@ def _eigh_tridiagonal(
 def _eigvalsh_tridiagonal(
     d: Array,
     e: Array,
-    select: Any = "a",
-    select_range: Any = None,
+    select: str = "a",
+    select_range: Sequence[float] | None = None,
     check_finite: bool = True,
     tol: float = 0.0,
     lapack_driver: str = "auto",
@@ -140,8 +140,8 @@ def _eig_banded(
     lower: bool = False,
     eigvals_only: bool = False,
     overwrite_a_band: bool = False,
-    select: Any = "a",
-    select_range: Any = None,
+    select: str = "a",
+    select_range: Sequence[float] | None = None,
     max_ev: int = 0,
     check_finite: bool = True,
 ) -> Any:
@@ -160,8 +160,8 @@ def _eigvals_banded(
     a_band: Array,
     lower: bool = False,
     overwrite_a_band: bool = False,
-    select: Any = "a",
-    select_range: Any = None,
+    select: str = "a",
+    select_range: Sequence[float] | None = None,
     check_finite: bool = True,
 ) -> Any:
     del overwrite_a_band, check_finite

@@ -16,13 +16,13 @@ from dagad._rules import carlson
 from dagad._rules.scipy_functions import primitive_of
 from dagad._rules.scipy_rules import Slopes, enter, f
 from dagad._tracing.numpy_protocols import UFUNCS
-from dagad._types import Array
+from dagad._types import Array, Function
 from dagad._values import pytree
 
 plain = pytree.plain
 
 
-def _by_roots(form: Any, *roots: Array) -> Any:
+def _by_roots(form: Function, *roots: Array) -> Any:
     """Return an integral of the squares of these: of roots, so that nothing is singular where one is zero."""
     held = [plain(each) for each in roots]
     found = form(roots, anp.sqrt, carlson.steps_for(*map(np.square, held)))

@@ -7,6 +7,7 @@ recurrence of Hermite's polynomials; far out, where that cancels, by a series in
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ ROOT_2, ROOT_PI = float(np.sqrt(2.0)), float(np.sqrt(np.pi))
 _STEP, _N_NODES = float(np.sqrt(np.pi / 12.0)), 12
 
 
-def wofz(z: Array, xp: Any) -> Any:
+def wofz(z: Array, xp: ModuleType) -> Any:
     """Return Faddeeva's function to the last digits, as an integral by the trapezoidal rule.
 
     That is corrected for a pole of the integrand next to the real line. Of two grids that is taken which has no node
@@ -43,7 +44,7 @@ def wofz(z: Array, xp: Any) -> Any:
     return xp.where(below, 2.0 * xp.exp(xp.where(below, -z * z, 0.0)) - found, found)
 
 
-def _near(n: int, z: Array, xp: Any) -> Any:
+def _near(n: int, z: Array, xp: ModuleType) -> Any:
     """Return the n-th derivative of Faddeeva's function by its recurrence."""
     value = wofz(z, xp)
     if n == 0:
@@ -67,7 +68,7 @@ def _far(n: int, z: Array, sigma: Array) -> Any:
     return 1j / np.pi * power * total
 
 
-def _below(n: int, z: Array, xp: Any) -> Any:
+def _below(n: int, z: Array, xp: ModuleType) -> Any:
     """Return what the n-th derivative has beside the series on the real line and below it.
 
     By how much it counts changes across the real line, where its real part counts alone; but farther from there than
@@ -81,7 +82,7 @@ def _below(n: int, z: Array, xp: Any) -> Any:
     return weight * now * xp.exp(-inside * inside)
 
 
-def derivative(n: int, z: Array, sigma: Array, xp: Any) -> Any:
+def derivative(n: int, z: Array, sigma: Array, xp: ModuleType) -> Any:
     """Return the n-th derivative of U at complex numbers."""
     far = xp.abs(z) > _FAR * ROOT_2 * xp.abs(sigma)
     is_sharp = far & (sigma == 0)

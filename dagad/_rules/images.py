@@ -23,7 +23,7 @@ HOME = "scipy.ndimage"
 _MODES = ("reflect", "grid-mirror", "constant", "grid-constant", "nearest", "mirror", "wrap", "grid-wrap")
 
 
-def checked(name: str, x: Array, output: Any, cval: Any, weights: Array = None) -> None:
+def checked(name: str, x: Array, output: object, cval: Array, weights: Array = None) -> None:
     """Refuse what would write into an array, or round what it returns; complex numbers are not rounded."""
     if hasattr(output, "shape") and not isinstance(output, type):
         raise NotDifferentiableError(refusals.of_out(f"{HOME}.{name}"))
@@ -35,7 +35,7 @@ def checked(name: str, x: Array, output: Any, cval: Any, weights: Array = None) 
     _number(name, "cval", cval)
 
 
-def _number(name: str, option: str, value: Any) -> Any:
+def _number(name: str, option: str, value: object) -> Any:
     if not isinstance(plain(value), int | float | complex | np.number | np.ndarray) or pytree.is_traced(value):
         raise NotDifferentiableError(refusals.of_option(f"{HOME}.{name}", [option]))
     return value
@@ -69,7 +69,7 @@ def _like(found: Array, *arrays: Any) -> Any:
 # Along one axis
 
 
-def _along(means: Means, x: Array, weights: Array, axis: int, mode: str, cval: Any, origin: int) -> Any:
+def _along(means: Means, x: Array, weights: Array, axis: int, mode: str, cval: Array, origin: int) -> Any:
     """Return the sums of ``weights[j] * x[i + j - len(weights) // 2 - origin]``."""
     one_of("mode", mode, *_MODES)
     count = shape_of(weights)[0]
@@ -86,9 +86,9 @@ def _correlate1d(
     input: Array,
     weights: Array,
     axis: int = -1,
-    output: Any = None,
+    output: object = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Array = 0.0,
     origin: int = 0,
     *,
     name: str = "correlate1d",
@@ -103,9 +103,9 @@ def _convolve1d(
     input: Array,
     weights: Array,
     axis: int = -1,
-    output: Any = None,
+    output: object = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Array = 0.0,
     origin: int = 0,
 ) -> Any:
     origin = -origin - (shape_of(weights)[0] % 2 == 0)
@@ -123,7 +123,7 @@ def gaussian_weights(sigma: Array, order: int, radius: int) -> Any:
 
 
 def _gaussian(
-    means: Means, x: Array, sigma: Array, axis: int, order: int, mode: str, cval: Any, truncate: float, radius: Any
+    means: Means, x: Array, sigma: Array, axis: int, order: int, mode: str, cval: Array, truncate: float, radius: Any
 ) -> Any:
     known = plain(sigma)
     if not isinstance(known, int | float | np.number | np.ndarray):  # so many neighbours as it says, and nobody knows
@@ -139,9 +139,9 @@ def _gaussian_filter1d(
     sigma: Array,
     axis: int = -1,
     order: int = 0,
-    output: Any = None,
+    output: object = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Array = 0.0,
     truncate: float = 4.0,
     *,
     radius: int | None = None,
@@ -155,13 +155,13 @@ def _gaussian_filter(
     means: Means,
     input: Array,
     sigma: Array,
-    order: Any = 0,
-    output: Any = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
+    order: int | Sequence[int] = 0,
+    output: object = None,
+    mode: str | Sequence[str] = "reflect",
+    cval: Array = 0.0,
     truncate: float = 4.0,
     *,
-    radius: Any = None,
+    radius: int | Sequence[int] | None = None,
     axes: Axis = None,
 ) -> Any:
     checked("gaussian_filter", input, output, cval)
@@ -181,9 +181,9 @@ def _uniform_filter1d(
     input: Array,
     size: int,
     axis: int = -1,
-    output: Any = None,
+    output: object = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
+    cval: Array = 0.0,
     origin: int = 0,
 ) -> Any:
     checked("uniform_filter1d", input, output, cval)
@@ -193,11 +193,11 @@ def _uniform_filter1d(
 def _uniform_filter(
     means: Means,
     input: Array,
-    size: Any = 3,
-    output: Any = None,
-    mode: Any = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    size: int | Sequence[int] = 3,
+    output: object = None,
+    mode: str | Sequence[str] = "reflect",
+    cval: Array = 0.0,
+    origin: int | Sequence[int] = 0,
     *,
     axes: Axis = None,
 ) -> Any:
@@ -214,7 +214,7 @@ def _uniform_filter(
 
 
 def _of_neighbours(
-    means: Means, x: Array, weights: Array, mode: str, cval: Any, origins: Sequence[int], axes: Any
+    means: Means, x: Array, weights: Array, mode: str, cval: Array, origins: Sequence[int], axes: Axis
 ) -> Any:
     one_of("mode", mode, *_MODES)
     counts = [1] * len(shape_of(x))
@@ -236,10 +236,10 @@ def _correlate(
     means: Means,
     input: Array,
     weights: Array,
-    output: Any = None,
+    output: object = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    cval: Array = 0.0,
+    origin: int | Sequence[int] = 0,
     *,
     axes: Axis = None,
     name: str = "correlate",
@@ -256,10 +256,10 @@ def _convolve(
     means: Means,
     input: Array,
     weights: Array,
-    output: Any = None,
+    output: object = None,
     mode: str = "reflect",
-    cval: Any = 0.0,
-    origin: Any = 0,
+    cval: Array = 0.0,
+    origin: int | Sequence[int] = 0,
     *,
     axes: Axis = None,
 ) -> Any:
@@ -286,10 +286,10 @@ def _map_coordinates(
     means: Means,
     input: Array,
     coordinates: Array,
-    output: Any = None,
+    output: object = None,
     order: int = 3,
     mode: str = "constant",
-    cval: Any = 0.0,
+    cval: Array = 0.0,
     prefilter: bool = True,
 ) -> Any:
     """Return what lines between neighbours are at some places; at a neighbour, the slope is that of the next line."""

@@ -15,6 +15,7 @@ import numpy as np
 from autograd.scipy import special
 
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.forward import push
 from dagad._types import Array, Function
 from dagad._values import pytree
@@ -34,7 +35,7 @@ def slope_in(argnum: int, definition: Function) -> Callable[..., Any]:
         del ans
         own = args[argnum]
 
-        def run(leaves: Any) -> Any:
+        def run(leaves: Leaves) -> Any:
             return definition(*args[:argnum], leaves[0], *args[argnum + 1 :])
 
         values, tangents_out = push(run, [own], [[np.ones(np.shape(plain(own)))]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -21,7 +22,7 @@ from dagad._rules.scipy_rules import f
 from dagad._tracing import refusals
 from dagad._tracing.operands import gathered
 from dagad._tracing.patches import Swap
-from dagad._types import Args, Array, Function, Kwargs, Shape
+from dagad._types import AnyDistribution, Args, Array, Function, Kwargs, Shape
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -29,11 +30,11 @@ LOG_2PI = np.log(2.0 * np.pi)
 ROUNDING = 10.0 * np.finfo(np.float64).eps  # a sum of probabilities that is as near to one is one
 
 
-def _squeezed(xp: Any, found: Array) -> Any:
+def _squeezed(xp: ModuleType, found: Array) -> Any:
     return xp.reshape(found, [n for n in np.shape(plain(found)) if n != 1])
 
 
-def _matrix(xp: Any, cov: Array, dim: int) -> Any:
+def _matrix(xp: ModuleType, cov: Array, dim: int) -> Any:
     """Return a covariance matrix from its lower triangle, from variances, or from one for all."""
     if np.ndim(plain(cov)) < 2:
         return cov * np.eye(dim)
@@ -43,7 +44,7 @@ def _matrix(xp: Any, cov: Array, dim: int) -> Any:
 # Each formula is given functions of numpy's and scipy.special's: as autograd's primitives, or as they are for jax.
 
 
-def normal(xp: Any, special: Any, x: Array, mean: Array = None, cov: Array = 1.0) -> Any:
+def normal(xp: ModuleType, special: ModuleType, x: Array, mean: Array = None, cov: Array = 1.0) -> Any:
     """Return the logarithm of the density of a normal distribution at points, whose coordinates are the last axis."""
     del special
     cov = 1.0 if cov is None else cov
@@ -57,7 +58,7 @@ def normal(xp: Any, special: Any, x: Array, mean: Array = None, cov: Array = 1.0
     return _squeezed(xp, xp.reshape(-0.5 * (spread + xp.sum(white**2, axis=0)), np.shape(plain(away))[:-1]))
 
 
-def dirichlet(xp: Any, special: Any, x: Array, alpha: Array) -> Any:
+def dirichlet(xp: ModuleType, special: ModuleType, x: Array, alpha: Array) -> Any:
     """Return the logarithm of the density of a Dirichlet distribution at points, whose shares are the first axis."""
     if len(x) != len(alpha):  # the last share is what the others leave
         x = xp.concatenate([x, 1.0 - xp.sum(x, axis=0, keepdims=True)])
@@ -65,20 +66,20 @@ def dirichlet(xp: Any, special: Any, x: Array, alpha: Array) -> Any:
     return _squeezed(xp, scale + xp.sum(special.xlogy(alpha - 1.0, xp.transpose(x)), axis=-1))
 
 
-def summing_to_one(xp: Any, p: Array) -> Any:
+def summing_to_one(xp: ModuleType, p: Array) -> Any:
     """Return probabilities of which the last one is what the others leave, if it is not yet, as scipy does."""
     others = 1.0 - xp.sum(p[..., :-1], axis=-1, keepdims=True)
     off = xp.abs(1.0 - xp.sum(p, axis=-1, keepdims=True)) > ROUNDING
     return xp.concatenate([p[..., :-1], xp.where(off, others, p[..., -1:])], axis=-1)
 
 
-def multinomial(xp: Any, special: Any, x: Array, n: Array, p: Array) -> Any:
+def multinomial(xp: ModuleType, special: ModuleType, x: Array, n: Array, p: Array) -> Any:
     """Return the logarithm of the mass of counts, which are the last axis, where it is not zero."""
     p = summing_to_one(xp, p)
     return special.gammaln(n + 1.0) + xp.sum(special.xlogy(x, p) - special.gammaln(x + 1.0), axis=-1)
 
 
-def _multinomial(xp: Any, special: Any, x: Array, n: Array, p: Array) -> Any:
+def _multinomial(xp: ModuleType, special: ModuleType, x: Array, n: Array, p: Array) -> Any:
     """Return the same, without a slope where there is no mass."""
     counts, total = np.asarray(plain(x)), np.asarray(plain(n)).astype(int)  # scipy cuts off what is no count
     inside = np.isfinite(of.multinomial.logpmf(counts, total, plain(p)))
@@ -184,7 +185,7 @@ def _ours(name: str, method: str, own: Function) -> Function:
     value.__name__ = f"scipy.stats.{name}.{method}"
     made = primitive_of(value, definition)
 
-    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(owner: AnyDistribution, *args: Any, **kwargs: Any) -> Any:
         del owner  # there is one of each
         parts = map(gathered, read(name, method, own, args, kwargs))
         return made(*(np.asarray(part) if isinstance(part, list | tuple) else part for part in parts))
@@ -193,7 +194,7 @@ def _ours(name: str, method: str, own: Function) -> Function:
 
 
 def _with_parameters(name: str, own: Function) -> Function:
-    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(owner: AnyDistribution, *args: Any, **kwargs: Any) -> Any:
         del owner
         return freeze(name, own, args, kwargs)
 
@@ -201,7 +202,7 @@ def _with_parameters(name: str, own: Function) -> Function:
 
 
 def _of_frozen(name: str, method: str) -> Function:
-    def call(frozen: Any, x: Array) -> Any:
+    def call(frozen: AnyDistribution, x: Array) -> Any:
         return getattr(getattr(of, name), method)(x, *_KEPT[name][1](frozen))
 
     return call

@@ -98,7 +98,12 @@ _BANDED = own_primitive(_solve_in_bands, _banded_vjp, _banded_jvp)
 
 
 def _solve_banded(
-    l_and_u: Any, ab: Array, b: Array, overwrite_ab: bool = False, overwrite_b: bool = False, check_finite: bool = True
+    l_and_u: tuple[int, int],
+    ab: Array,
+    b: Array,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
 ) -> Any:
     del overwrite_ab, overwrite_b, check_finite
     if np.ndim(plain(ab)) > 2 or np.ndim(plain(b)) > 2:
@@ -142,7 +147,7 @@ def _of_factor(cb: Array, b: Array, lower: bool) -> Any:
 def _cho_solve_banded() -> Swap:
     made = primitive_of(_factor_solution, _of_factor)
 
-    def ours(cb_and_lower: Any, b: Array, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+    def ours(cb_and_lower: tuple[Array, bool], b: Array, overwrite_b: bool = False, check_finite: bool = True) -> Any:
         del overwrite_b, check_finite
         return made(array_of(cb_and_lower[0]), b, cb_and_lower[1])
 

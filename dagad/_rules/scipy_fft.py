@@ -33,7 +33,7 @@ def _of_one_axis(function: Function) -> Function:
         overwrite_x: bool = False,
         workers: int | None = None,
         *,
-        plan: Any = None,
+        plan: object = None,
     ) -> Any:
         del overwrite_x, workers, plan
         return function(x, n, axis, norm)
@@ -41,7 +41,7 @@ def _of_one_axis(function: Function) -> Function:
     return as_given(transform)
 
 
-def _sizes(x: Array, s: Any, axes: Axis) -> tuple[Any, Any]:
+def _sizes(x: Array, s: Shape, axes: Axis) -> tuple[Any, Any]:
     """Return the lengths, if any are given, and the axes of a transform of several dimensions."""
     if axes is not None:
         axes = tuple(map(operator.index, np.atleast_1d(axes)))
@@ -61,7 +61,7 @@ def _of_axes(function: Function) -> Function:
         overwrite_x: bool = False,
         workers: int | None = None,
         *,
-        plan: Any = None,
+        plan: object = None,
     ) -> Any:
         del overwrite_x, workers, plan
         return function(x, *_sizes(x, s, axes), norm)
@@ -80,7 +80,7 @@ def _ihfftn(x: Array, s: Shape, axes: Axis, norm: str | None) -> Any:
 # Transforms by cosines and sines, along the last axis: parts of Fourier transforms of twice the length
 
 
-def _turns(angle: Any, x: Array) -> Any:
+def _turns(angle: Array, x: Array) -> Any:
     """Return exp(-i angle), in the precision of x."""
     return np.exp(-1j * angle).astype(np.result_type(np.complex64, plain(x).dtype))
 
@@ -159,7 +159,7 @@ def _by_waves(x: Array, cosine: bool, forward: bool, type: int, norm: str | None
     return found / length if (norm == "forward") == forward else found
 
 
-def _waves(x: Array, along: Any, name: str, options: tuple[Any, ...]) -> Any:
+def _waves(x: Array, along: Array, name: str, options: tuple[Any, ...]) -> Any:
     """Return a transform along some axes with their lengths, one after the other."""
     type, norm, orthogonal = options
     if type not in _TYPES or norm not in _SWAPPED:  # where scipy is not asked

@@ -20,7 +20,7 @@ from dagad._tracing.by_definition import as_given
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.rules import own_primitive, shaped
-from dagad._types import Argnums, Args, Array, Function, Kwargs, Tangents, Value
+from dagad._types import Argnums, Args, Array, Axis, Function, Kwargs, Tangents, Value
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -57,15 +57,15 @@ def _bilinear(raw: Function, *transposes: Function) -> Any:
 # Convolutions
 
 
-def _convolved(a: Array, b: Array, mode: str, axes: Any, method: str) -> Any:
+def _convolved(a: Array, b: Array, mode: str, axes: Axis, method: str) -> Any:
     return _own("convolve")(a, b, mode, method) if axes is None else _own("fftconvolve")(a, b, mode, axes)
 
 
-def _to_first(g: Array, a: Array, b: Array, mode: str, axes: Any, method: str) -> Any:
+def _to_first(g: Array, a: Array, b: Array, mode: str, axes: Axis, method: str) -> Any:
     return convolve(g, reverse(b, axes), "valid" if mode == "full" else "full", axes, method)
 
 
-def _to_second(g: Array, a: Array, b: Array, mode: str, axes: Any, method: str) -> Any:
+def _to_second(g: Array, a: Array, b: Array, mode: str, axes: Axis, method: str) -> Any:
     if mode == "full":
         return convolve(g, reverse(a, axes), "valid", axes, method)
     return reverse(convolve(a, reverse(g, axes), "valid", axes, method), axes)
@@ -134,7 +134,7 @@ def _beyond(b: Array, x: Array, count: int) -> Any:
     return weigh(b, np.concatenate([tail, more], axis=-1))[..., shape_of(tail)[-1] :]
 
 
-def lfilter(b: Array, a: Array, x: Array, state: Any) -> tuple[Any, Any]:
+def lfilter(b: Array, a: Array, x: Array, state: Array) -> tuple[Any, Any]:
     """Filter along the last axis: a state is what later outputs get without further input."""
     b, a = b / a[0], a / a[0]
     count, n = max(shape_of(b)[0], shape_of(a)[0]) - 1, shape_of(x)[-1]

@@ -105,7 +105,7 @@ def of_operators(linalg: ModuleType) -> list[Swap]:
     operator, solving = linalg.LinearOperator, stock(linalg.spsolve)
     solved = _linear(lambda a, b: solving(a, b))
 
-    def solution(A: Any, b: Array, permc_spec: str | None = None, use_umfpack: bool = True) -> Any:
+    def solution(A: Array, b: Array, permc_spec: str | None = None, use_umfpack: bool = True) -> Any:
         del permc_spec, use_umfpack
         if isbox(A):
             raise NotDifferentiableError(refusals.of_function("scipy.sparse.linalg.spsolve", refusals.IN_ONE))

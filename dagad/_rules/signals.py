@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,13 +45,13 @@ def reverse(x: Array, axes: Axis = None) -> Any:
     return x[tuple(slice(None, None, -1 if axis in axes else 1) for axis in range(len(shape_of(x))))]
 
 
-def one_of(name: str, value: Any, *allowed: Any) -> None:
+def one_of(name: str, value: object, *allowed: Any) -> None:
     """Refuse an option that scipy refuses, where scipy is not asked."""
     if value not in allowed:
         raise ValueError(f"`{name}` was {value!r}. Give one of {', '.join(map(repr, allowed))}.")
 
 
-def fits(condition: Any, sentence: str) -> None:
+def fits(condition: object, sentence: str) -> None:
     """Refuse shapes that scipy refuses, where scipy is not asked."""
     if not condition:
         raise ValueError(sentence)
@@ -61,7 +61,7 @@ def fits(condition: Any, sentence: str) -> None:
 
 
 def in_mode(
-    means: Means, a: Array, b: Array, mode: str, axes: Any = None, method: str = "auto", shape: Shape = None
+    means: Means, a: Array, b: Array, mode: str, axes: Axis = None, method: str = "auto", shape: Shape = None
 ) -> Any:
     """Return a convolution in one of scipy's modes; "same" is the shape of the first array, or this one."""
     one_of("mode", mode, "full", "valid", "same")
@@ -119,7 +119,7 @@ PERIODS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def extended(x: Array, axis: int, before: int, after: int, mode: str, value: Any = 0.0) -> Any:
+def extended(x: Array, axis: int, before: int, after: int, mode: str, value: Array = 0.0) -> Any:
     """Return an array with more entries before and behind those along an axis."""
     n = shape_of(x)[axis]
     at = np.arange(-before, n + after)
@@ -133,7 +133,7 @@ def extended(x: Array, axis: int, before: int, after: int, mode: str, value: Any
     return np.where(known, inside, value if pytree.is_traced(value) else _number_beside(plain(x).dtype, value))
 
 
-def _number_beside(dtype: DType, value: Any) -> Any:
+def _number_beside(dtype: DType, value: object) -> Any:
     """Return a number in the precision of what it stands beside; whole ones get a place behind the point for it."""
     number = np.asarray(value).item()
     return np.asarray(number, dtype=np.result_type(dtype, number))
@@ -271,7 +271,7 @@ def _filtfilt(
 # Linear maps along an axis
 
 
-def _detrend(means: Means, data: Array, axis: int = -1, type: str = "linear", bp: Any = 0) -> Any:
+def _detrend(means: Means, data: Array, axis: int = -1, type: str = "linear", bp: int | Sequence[int] = 0) -> Any:
     del means
     x = np.moveaxis(_floating(data), axis, -1)
     n = shape_of(x)[-1]

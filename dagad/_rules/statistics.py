@@ -20,13 +20,13 @@ from dagad._rules.scipy_rules import f
 from dagad._tracing import refusals
 from dagad._tracing.by_definition import as_given
 from dagad._tracing.patches import Swap
-from dagad._types import Array, Axis, Function
+from dagad._types import Array, Axis, DType, Function
 from dagad._values import pytree
 
 plain = pytree.plain
 
 
-def _check(name: str, nan_policy: str, dtype: Any = None) -> None:
+def _check(name: str, nan_policy: str, dtype: DType = None) -> None:
     """Refuse what leaves entries out, which ones is seen by their values, and other precisions."""
     if nan_policy != "propagate":
         raise NotDifferentiableError(refusals.of_option(f"scipy.stats.{name}", [f"nan_policy={nan_policy!r}"]))
@@ -34,7 +34,7 @@ def _check(name: str, nan_policy: str, dtype: Any = None) -> None:
         raise NotDifferentiableError(refusals.of_option(f"scipy.stats.{name}", ["dtype"]))
 
 
-def _central(a: Array, order: int, axis: Axis, center: Any = None, keepdims: bool = False) -> Any:
+def _central(a: Array, order: int, axis: Axis, center: Array = None, keepdims: bool = False) -> Any:
     middle = anp.mean(a, axis=axis, keepdims=True) if center is None else center
     return anp.mean((a - middle) ** order, axis=axis, keepdims=keepdims)
 
@@ -50,7 +50,7 @@ def _moment(
     axis: Axis = 0,
     nan_policy: str = "propagate",
     *,
-    center: Any = None,
+    center: Array = None,
     keepdims: bool = False,
 ) -> Any:
     _check("moment", nan_policy)
@@ -89,7 +89,7 @@ def _mean_of(name: str, there: Function, back: Function) -> Function:
     def mean(
         a: Array,
         axis: Axis = 0,
-        dtype: Any = None,
+        dtype: DType = None,
         weights: Array = None,
         *,
         nan_policy: str = "propagate",
@@ -131,7 +131,7 @@ def _variation(
 def _entropy(
     pk: Array,
     qk: Array = None,
-    base: Any = None,
+    base: float | None = None,
     axis: Axis = 0,
     *,
     nan_policy: str = "propagate",
@@ -186,11 +186,11 @@ def _log_terms(kde: Any, points: Array) -> Any:
     return np.log(kde.weights)[:, None] - 0.5 * anp.sum(away, axis=0) - scale
 
 
-def _density(kde: Any, points: Array) -> Any:
+def _density(kde: object, points: Array) -> Any:
     return anp.sum(anp.exp(_log_terms(kde, points)), axis=0)
 
 
-def _log_density(kde: Any, x: Array) -> Any:
+def _log_density(kde: object, x: Array) -> Any:
     terms = _log_terms(kde, x)
     top = np.max(plain(terms), axis=0)
     return anp.log(anp.sum(anp.exp(terms - top), axis=0)) + top
@@ -202,7 +202,7 @@ OF_KERNELS: dict[str, Callable[[Any, Any], Any]] = {"evaluate": _density, "logpd
 def _by_kernels(name: str, definition: Function) -> Swap:
     own = stock(getattr(of.gaussian_kde, name))
 
-    def value(kde: Any, points: Array) -> Any:
+    def value(kde: object, points: Array) -> Any:
         return own(kde, points)
 
     value.__name__ = f"scipy.stats.gaussian_kde.{name}"

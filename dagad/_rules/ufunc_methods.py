@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -27,7 +28,7 @@ def _log_sum(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
     return anp.reshape(found, np.shape(np.max(held, axis, keepdims=keepdims, initial=-np.inf)))
 
 
-def log_sums(a: Array, axis: int, xp: Any, pairwise: Function) -> Any:
+def log_sums(a: Array, axis: int, xp: ModuleType, pairwise: Function) -> Any:
     """Return logarithms of sums of exponentials up to each entry: twice as far back in each round.
 
     So no small sum is taken relative to a large one that comes later, as it would be with one maximum for all.
@@ -56,7 +57,7 @@ def _reduce(a: Array, axis: Axis = 0, keepdims: bool = False) -> Any:
     return reduce(a, axis, keepdims=keepdims)
 
 
-def _accumulate(a: Array, axis: Any = 0) -> Any:
+def _accumulate(a: Array, axis: Axis = 0) -> Any:
     return np.logaddexp.accumulate(a, axis)  # raises where None is no axis
 
 
@@ -70,7 +71,7 @@ def numbers_of(indices: Sequence[int] | Array, length: int) -> Any:
     return int(firsts[0]) if len(firsts) else length, np.repeat(np.arange(len(firsts)), lengths)
 
 
-def _sums(a: Array, indices: Sequence[int], axis: Any = 0) -> Any:
+def _sums(a: Array, indices: Sequence[int], axis: Axis = 0) -> Any:
     return np.add.reduceat(a, np.asarray(indices).astype(np.intp), axis)
 
 

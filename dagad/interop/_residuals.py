@@ -35,11 +35,11 @@ def options_of(options: dict[str, Any], parameters: Parameters) -> dict[str, Any
     return found
 
 
-def _is_of_vector(scale: Any) -> bool:
+def _is_of_vector(scale: object) -> bool:
     return scale is None or isinstance(scale, str | float | int | np.ndarray | np.generic)
 
 
-def _scales(scale: Any, parameters: Parameters) -> Any:
+def _scales(scale: object, parameters: Parameters) -> Any:
     """Return a scale for each number of the vector."""
     leaves, treedef = pytree.flatten(scale)
     if treedef != parameters.treedef:
@@ -54,7 +54,7 @@ def _scales(scale: Any, parameters: Parameters) -> Any:
 def residuals_of(fun: Callable[..., Any], name: str, parameters: Parameters) -> tuple[Any, Any]:
     """Return the residuals and their Jacobian, as functions of the vector."""
 
-    def as_array(p: Any) -> Value:
+    def as_array(p: object) -> Value:
         found = fun(p)
         return vector_of(found) if type(found) in (list, tuple) else found
 

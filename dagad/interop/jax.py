@@ -184,7 +184,7 @@ def _hessian_product(objective: Objective, wanted: Indices, numbers: Numbers, di
         x, y = jnp.split(xy, 2)
         return jnp.concatenate([y, x - product(y)])
 
-    def solution(_: Any, right: Array) -> Any:
+    def solution(_: object, right: Array) -> Any:
         y, rest = jnp.split(right, 2)
         return jnp.concatenate([rest + product(y), y])
 
@@ -294,7 +294,7 @@ def _varying(parts: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
     return [jax.lax.pcast(part, new, to="varying") if new else part for part, new in zip(parts, more, strict=True)]
 
 
-def _axes(part: Any) -> frozenset[str]:
+def _axes(part: object) -> frozenset[str]:
     """Return along which axes of a mesh a part varies, inside of ``jax.shard_map``."""
     found: frozenset[str] = getattr(getattr(jax.typeof(part), "manual_axis_type", None), "varying", frozenset())
     return found

@@ -155,7 +155,9 @@ class _Value(torch.autograd.Function):
     jvp = staticmethod(_refuse_forward_mode)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Tree, objective: Objective, wanted: Indices, _: Any, *tensors: Any) -> tuple[Any, int]:
+    def vmap(
+        info: object, in_dims: Tree, objective: Objective, wanted: Indices, _: object, *tensors: Any
+    ) -> tuple[Any, int]:
         members = _members(info, in_dims, tensors)
         return torch.stack([_Value.apply(objective, wanted, {}, *each) for each in members]), 0  # type: ignore[no-untyped-call]  # torch's
 
@@ -192,7 +194,9 @@ class _Gradient(torch.autograd.Function):
     jvp = staticmethod(_refuse_forward_mode)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Tree, objective: Objective, wanted: Indices, _: Any, *tensors: Any) -> tuple[Any, Any]:
+    def vmap(
+        info: object, in_dims: Tree, objective: Objective, wanted: Indices, _: object, *tensors: Any
+    ) -> tuple[Any, Any]:
         members = _members(info, in_dims, tensors)
         found = [_Gradient.apply(objective, wanted, {}, *each) for each in members]  # type: ignore[no-untyped-call]  # torch's
         return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(wanted)

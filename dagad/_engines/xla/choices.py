@@ -33,7 +33,7 @@ def _wrapped(operand: Array, dtype: DType) -> Any:
     return as_dtype(np.asarray(operand).astype(dtype) if type(operand) is int else operand, dtype)
 
 
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Array = 0) -> Any:
     for number, condition in enumerate(map(array_of, condlist)):
         if np.dtype(getattr(condition, "dtype", type(condition))) != bool:
             raise TypeError(f"invalid entry {number} in condlist: should be boolean ndarray")

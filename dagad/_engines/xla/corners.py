@@ -16,7 +16,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.scipy import special as jss
 
 from dagad._engines.xla import vectors
-from dagad._types import Array, Function
+from dagad._types import Args, Array, Function, Tangents
 
 Slope = Callable[..., Any] | None  # of the value and the arguments; None where the function is constant
 LEAST = sys.float_info.min  # what is nearer to 0 has no finite inverse
@@ -32,7 +32,7 @@ def with_slopes(value: Function, *slopes: Slope) -> Function:
     def function(*args: Any) -> Any:
         return value(*args)
 
-    def jvp(args: Any, tangents: Any) -> Any:
+    def jvp(args: Args, tangents: Tangents) -> Any:
         found = function(*args)
         parts = [
             slope(found, *args) * tangent
@@ -76,7 +76,7 @@ _complex_arccosh = jax.custom_jvp(jnp.arccosh)
 
 
 @_complex_arccosh.defjvp
-def _jvp_of_arccosh(args: Any, tangents: Any) -> Any:
+def _jvp_of_arccosh(args: Args, tangents: Tangents) -> Any:
     """Have the slope of the branch that numpy gives: jax's is of the other one where the real part is negative."""
     (z,), (tangent,) = args, tangents
     return _complex_arccosh(z), tangent / (jnp.sqrt(z - 1.0) * jnp.sqrt(z + 1.0))
@@ -88,7 +88,7 @@ def _direction(z: Array) -> Any:
 
 
 @_direction.defjvp
-def _jvp_of_direction(args: Any, tangents: Any) -> Any:
+def _jvp_of_direction(args: Args, tangents: Tangents) -> Any:
     """Have the slope of z / |z|, which only turns, and none at 0."""
     (z,), (tangent,) = args, tangents
     found, is_zero = _direction(z), z == 0
@@ -133,7 +133,7 @@ def modf(x: Array) -> Any:
     return _fraction(x), jnp.trunc(x)
 
 
-def unwrap(p: Array, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * np.pi) -> Any:
+def unwrap(p: Array, discont: float | None = None, axis: int = -1, *, period: float = 2.0 * np.pi) -> Any:
     """Return angles without their jumps, which are whole turns and constant."""
     return with_slopes(
         lambda p: jnp.unwrap(p, discont=discont, axis=axis, period=period), lambda ans, p: jnp.ones_like(p)
@@ -242,7 +242,7 @@ def _between(a: Array, low: Array, high: Array) -> Any:
     return jnp.minimum(jnp.maximum(a, low), high)
 
 
-def _jvp_of_between(args: Any, tangents: Any) -> Any:
+def _jvp_of_between(args: Args, tangents: Tangents) -> Any:
     """Have no slope at a bound that does not move, and half of it at one that does."""
     moves = [type(tangent) is not SymbolicZero for tangent in tangents]
     found = _between(*args)
@@ -259,7 +259,7 @@ def _jvp_of_between(args: Any, tangents: Any) -> Any:
 _between.defjvp(_jvp_of_between, symbolic_zeros=True)
 
 
-def between(a: Array, low: Any, high: Any, kind: Any) -> Any:
+def between(a: Array, low: Array, high: Array, kind: str) -> Any:
     """Return floating-point numbers kept between bounds, None for one that there is not."""
     low, high = (-np.inf if low is None else low), (np.inf if high is None else high)
     return _between(*jnp.broadcast_arrays(*(jnp.asarray(each, kind) for each in (a, low, high))))

@@ -21,12 +21,12 @@ def _double(x: Array) -> Any:
 def _cdist(
     XA: Array,
     XB: Array,
-    metric: Any = "euclidean",
-    out: Any = None,
+    metric: str | Function = "euclidean",
+    out: object = None,
     w: Array = None,
     V: Array = None,
     VI: Array = None,
-    p: Any = None,
+    p: object = None,
 ) -> Any:
     options = {"w": w, "V": V, "VI": VI, "p": p}
     return distances.between(_double(XA), _double(XB), *distances.asked("cdist", metric, out, options))
@@ -34,12 +34,12 @@ def _cdist(
 
 def _pdist(
     X: Array,
-    metric: Any = "euclidean",
-    out: Any = None,
+    metric: str | Function = "euclidean",
+    out: object = None,
     w: Array = None,
     V: Array = None,
     VI: Array = None,
-    p: Any = None,
+    p: object = None,
 ) -> Any:
     return distances.among(_double(X), *distances.asked("pdist", metric, out, {"w": w, "V": V, "VI": VI, "p": p}))
 

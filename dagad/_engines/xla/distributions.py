@@ -15,10 +15,10 @@ import numpy as np
 from dagad._engines.xla import refusals
 from dagad._engines.xla.matrices import floating
 from dagad._errors import NotDifferentiableError
-from dagad._types import Array, Function
+from dagad._types import AnyDistribution, Array, Function
 
 
-def of_distribution(method: str, owner: Any) -> Function:
+def of_distribution(method: str, owner: AnyDistribution) -> Function:
     """Return a method of a distribution, as a function of what is asked and the parameters."""
     import scipy.stats as of  # it is there: this is of it
 
@@ -36,7 +36,7 @@ def of_distribution(method: str, owner: Any) -> Function:
     return call
 
 
-def _found(owner: Any, method: str) -> Function | None:
+def _found(owner: AnyDistribution, method: str) -> Function | None:
     from dagad._rules.scipy_stats import has_support_of_shapes, quantile_of, standard_of  # needs scipy.stats
 
     moves = has_support_of_shapes(owner) and owner.name not in _COUNTS
@@ -77,7 +77,7 @@ _COUNTS: dict[str, tuple[float, Function, Function]] = {
 }
 
 
-def _counted(owner: Any, method: str, standard: Function, k: Array, *args: Any) -> Any:
+def _counted(owner: AnyDistribution, method: str, standard: Function, k: Array, *args: Any) -> Any:
     """Return the mass of counts, or what is below or above: outside of the support there is none, and no slope."""
     *shapes, loc = args
     first, last, allows = _COUNTS[owner.name]
@@ -93,7 +93,7 @@ def _counted(owner: Any, method: str, standard: Function, k: Array, *args: Any) 
     return found * jnp.where(allows(*shapes) & ~jnp.isnan(k), 1.0, jnp.nan)
 
 
-def _defined(owner: Any, method: str, standard: Function, x: Array, *args: Any) -> Any:
+def _defined(owner: AnyDistribution, method: str, standard: Function, x: Array, *args: Any) -> Any:
     """Return a method of a distribution from the logarithm that its standard one has inside the support.
 
     At an edge where the density is zero or has a pole, and where all of it lies on one side, there is no slope.
@@ -125,7 +125,7 @@ def _defined(owner: Any, method: str, standard: Function, x: Array, *args: Any) 
     return found * jnp.where((scale > 0) & _are_allowed(owner, shapes), 1.0, jnp.nan)
 
 
-def _quantile(owner: Any, method: str, standard: Function, q: Array, *args: Any) -> Any:
+def _quantile(owner: AnyDistribution, method: str, standard: Function, q: Array, *args: Any) -> Any:
     """Return where so much of a distribution is below, or above: nothing moves an end of its support at infinity."""
     *shapes, loc, scale = args
     low, high = (owner.b, owner.a) if method == "isf" else (owner.a, owner.b)
@@ -174,7 +174,7 @@ def _at_edge(standard: Function, end: Array, shapes: list[Any]) -> Any:
     return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
 
-def _are_allowed(owner: Any, shapes: list[Any]) -> Any:
+def _are_allowed(owner: AnyDistribution, shapes: list[Any]) -> Any:
     """Return where shapes are those of a distribution: as scipy says it, or as it means it if it says nothing."""
     import scipy.stats as of  # it is there: the owner is of it
 

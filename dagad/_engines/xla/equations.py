@@ -17,7 +17,7 @@ from dagad._engines.xla.conversions import as_dtype
 from dagad._engines.xla.matrices import double
 from dagad._engines.xla.protocols import common_dtype
 from dagad._errors import NotDifferentiableError
-from dagad._types import Array, Function
+from dagad._types import Args, Array, Function, Tangents
 
 MOST_UNKNOWNS = 1024
 _LARGE = f" with more than {MOST_UNKNOWNS:,} unknowns"
@@ -64,7 +64,7 @@ def _unitary(a: Array) -> Any:
 
 
 @_unitary.defjvp
-def _jvp_of_unitary(args: Any, tangents: Any) -> Any:
+def _jvp_of_unitary(args: Args, tangents: Tangents) -> Any:
     """Turn U by the X with X P + P X = U^H dA - dA^H U, and out of its columns by what of dA is there."""
     (a,), (tangent,) = args, tangents
     u = _unitary(a)
@@ -135,7 +135,7 @@ def _discrete_first(a: Array, b: Array, q: Array, r: Array) -> Any:
     """Return the solution by doubling: each round looks twice as many steps ahead."""
     eye = np.eye(a.shape[0], dtype=a.dtype)
 
-    def doubled(_: int, state: Any) -> Any:
+    def doubled(_: int, state: tuple[Array, ...]) -> Any:
         a, g, h = state
         inner = jnp.linalg.solve(eye + g @ h, jnp.concatenate([a, g], -1))
         ahead, spread = inner[:, : len(a)], inner[:, len(a) :]
@@ -158,7 +158,7 @@ def _riccati_of(first: Function, residual: Function, step: Function) -> Function
         return jnp.where(is_solved, x, jnp.nan)
 
     @solution.defjvp
-    def jvp(args: Any, tangents: Any) -> Any:
+    def jvp(args: Args, tangents: Tangents) -> Any:
         x = solution(*args)
         a, b, _, r = args
         found = step(x, jax.jvp(lambda *at: residual(x, *at), args, tangents)[1], a, b, r)

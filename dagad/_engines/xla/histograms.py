@@ -15,7 +15,9 @@ from dagad._engines.xla.protocols import Called, array_of, stand_in
 from dagad._types import Array
 
 
-def histogram(a: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
+def histogram(
+    a: Array, bins: Array = 10, range: object = None, density: bool | None = None, weights: Array = None
+) -> Any:
     """Return counts, as whole numbers, or sums of weights in the dtype that these have, and edges."""
     weights = None if weights is None else jnp.asarray(array_of(weights))
     sums, edges = Called(np.histogram)(a, bins, range, density, weights)
@@ -24,14 +26,16 @@ def histogram(a: Array, bins: Array = 10, range: Any = None, density: Any = None
     return _of_finite(sums, [edges]), edges
 
 
-def _of_finite(sums: Array, edges: Any) -> Any:
+def _of_finite(sums: Array, edges: Array) -> Any:
     """Return sums, or what stands for none: of a range that is not finite numpy raises an error, where it is known."""
     found = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(each)) for each in edges])
     note(~found)
     return jnp.where(found, sums, np.asarray(beyond(sums.dtype), sums.dtype))
 
 
-def histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
+def histogramdd(
+    sample: Array, bins: Array = 10, range: Any = None, density: bool | None = None, weights: Array = None
+) -> Any:
     """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
     columns = array_of(sample)
     if isinstance(sample, list | tuple):
@@ -48,7 +52,7 @@ def histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any =
 
 
 def histogram2d(
-    x: Array, y: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None
+    x: Array, y: Array, bins: Array = 10, range: object = None, density: bool | None = None, weights: Array = None
 ) -> tuple[Any, Any, Any]:
     if (isinstance(bins, list | tuple) or np.ndim(bins)) and len(bins) not in (1, 2):  # the edges of both
         bins = [bins, bins]

@@ -30,6 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from dagad._types import Array
+
 FEWEST_ITERATIONS = 4
 FEWEST_SAVED = 100  # equations: for fewer a loop doesn't pay
 LONGEST_ITERATION = 4000  # equations
@@ -97,7 +99,7 @@ class _Flat:
         self.consts: dict[int, Any] = {}
         self.outputs = self._add(program, self.inputs)
 
-    def new(self, aval: Any) -> int:
+    def new(self, aval: object) -> int:
         self.avals.append(aval)
         return len(self.avals) - 1
 
@@ -338,7 +340,7 @@ class _Values:
         for stack, by_iteration in zip(stacks, loop.ys.values(), strict=True):
             self._stacks.update({v: (stack, k) for k, v in by_iteration.items()})
 
-    def _typed(self, atom: Any, like: int) -> Any:
+    def _typed(self, atom: object, like: int) -> Any:
         return jnp.asarray(self.read(atom), self._flat.avals[like].dtype)
 
     def _stacked(self, atoms: list[Any], name: int) -> Any:
@@ -383,7 +385,7 @@ def _bound(equation: Any, *given: Any) -> Any:
     return found if equation.primitive.multiple_results else [found]
 
 
-def _written_into(shape: tuple[int, ...], part: Any, rest: Any, *starts: Any) -> Any:
+def _written_into(shape: tuple[int, ...], part: Array, rest: Array, *starts: Any) -> Any:
     """Return an array with a part where it starts, and elsewhere a number."""
     if all(isinstance(start, int) for start in starts):
         ends = [n - start - own for n, start, own in zip(shape, starts, part.shape, strict=True)]
@@ -392,7 +394,7 @@ def _written_into(shape: tuple[int, ...], part: Any, rest: Any, *starts: Any) ->
     return [jax.lax.dynamic_update_slice(jnp.broadcast_to(rest, shape), part, indices)]
 
 
-def _is_constant(atom: Any) -> bool:
+def _is_constant(atom: object) -> bool:
     return hasattr(atom, "val")
 
 
@@ -404,7 +406,7 @@ def _renamed(atoms: Sequence[Any], names: dict[Any, int]) -> list[Any]:
     return [v if _is_constant(v) else names.get(v, v) for v in atoms]
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     return _atom_key(a) == _atom_key(b)
 
 
@@ -412,16 +414,16 @@ def _atom_key(atom: Any) -> Hashable:
     return (str(atom.aval), np.asarray(atom.val).tobytes()) if _is_constant(atom) else atom
 
 
-def _shape_of(aval: Any) -> Hashable:
+def _shape_of(aval: object) -> Hashable:
     return getattr(aval, "shape", None), str(getattr(aval, "dtype", aval))
 
 
-def _is_numeric(aval: Any) -> bool:
+def _is_numeric(aval: object) -> bool:
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
 
 
-def _key(part: Any, texts: dict[int, str]) -> Hashable:
+def _key(part: object, texts: dict[int, str]) -> Hashable:
     """Return what two parameters of equations have in common that mean the same; `texts` has those of programs."""
     if isinstance(part, dict):
         return tuple((name, _key(part[name], texts)) for name in sorted(part))

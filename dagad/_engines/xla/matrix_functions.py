@@ -15,7 +15,7 @@ import numpy as np
 
 from dagad._engines.xla.equations import sylvester
 from dagad._engines.xla.matrices import double, floating
-from dagad._types import Array, Function
+from dagad._types import Args, Array, Function, Tangents
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 _N_ROOTS = 4  # of an eigenvalue between 1e-14 and 1e14 the logarithm is 2 at most then, for which the nodes are enough
@@ -26,7 +26,7 @@ def _root(a: Array) -> Any:
     """Return the principal square root: by Denman and Beavers, in products, with two of Newton's steps."""
     eye = np.eye(a.shape[-1], dtype=a.dtype)
 
-    def closer(_: int, state: Any) -> Any:
+    def closer(_: int, state: tuple[Array, ...]) -> Any:
         x, m = state
         inverse = jnp.linalg.inv(m)
         scale = jnp.sqrt(jnp.linalg.norm(inverse) / jnp.linalg.norm(m))  # of m, so that both are as large
@@ -41,7 +41,7 @@ def _root(a: Array) -> Any:
 
 
 @_root.defjvp
-def _jvp_of_root(args: Any, tangents: Any) -> Any:
+def _jvp_of_root(args: Args, tangents: Tangents) -> Any:
     x = _root(*args)
     return x, sylvester(x, x, tangents[0], "sqrtm")
 

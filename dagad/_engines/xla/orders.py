@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -70,7 +71,13 @@ def sorting(func: Function) -> Function:
     """Return a way to sort: jax's keeps the order of equal entries, as numpy's ways that promise any order do."""
 
     def found(
-        a: Array, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None, descending: Any = False
+        a: Array,
+        axis: Axis = -1,
+        kind: str | None = None,
+        order: str | Sequence[str] | None = None,
+        *,
+        stable: object = None,
+        descending: object = False,
     ) -> Any:
         del kind, stable
         if order is not None:
@@ -86,7 +93,7 @@ def sorting(func: Function) -> Function:
 _OF_REAL = Called(np.interp)
 
 
-def interp(x: Array, xp: Array, fp: Array, left: Any = None, right: Any = None, period: Any = None) -> Any:
+def interp(x: Array, xp: Array, fp: Array, left: Array = None, right: Array = None, period: float | None = None) -> Any:
     """Return what is between knots; of complex numbers in two parts, as jax has it of real ones only."""
     x, xp, fp = map(double, (x, xp, fp))
     rest = {} if period is None else {"period": period}

@@ -66,7 +66,7 @@ class _Patched:
                 return found.copy() if self.name == "array" and kwargs.get("copy", True) else found
         return self.stock(*args, **kwargs)
 
-    def __get__(self, owner: Any, kind: Any) -> Any:
+    def __get__(self, owner: object, kind: object) -> Any:
         is_method = isinstance(self.home, type) and owner is not None  # functions of modules are bound to nothing
         return MethodType(self, owner) if is_method else self
 

@@ -5,6 +5,7 @@ Bands are dense here, so that large ones are refused: what scipy does in their d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from dagad._engines.xla.matrices import double, floating, mirrored
 from dagad._engines.xla.protocols import array_of, common_dtype
 from dagad._errors import NotDifferentiableError
 from dagad._rules import bands
-from dagad._types import Array, Function
+from dagad._types import Args, Array, Function, Tangents
 
 MOST_ROWS = 1000
 
@@ -64,7 +65,7 @@ def _hermitian(name: str, ab: Array, lower: bool) -> Any:
     return mirrored(_triangle(name, ab, lower), lower)
 
 
-def _solve_banded(l_and_u: Any, ab: Array, b: Array) -> Any:
+def _solve_banded(l_and_u: tuple[int, int], ab: Array, b: Array) -> Any:
     ab, b = floating(ab), floating(b)
     _one_matrix("solve_banded", ab, b)
     below, above = l_and_u
@@ -85,7 +86,7 @@ def _cholesky_banded(ab: Array, lower: bool = False) -> Any:
     return jnp.where(inside, factor[..., row, np.arange(n)], ab)
 
 
-def _cho_solve_banded(cb_and_lower: Any, b: Array) -> Any:
+def _cho_solve_banded(cb_and_lower: tuple[Array, bool], b: Array) -> Any:
     cb, lower = cb_and_lower
     cb, b = floating(cb), floating(b)
     _one_matrix("cho_solve_banded", cb, b)
@@ -102,7 +103,7 @@ def _eigh(
     lower: bool = True,
     eigvals_only: bool = False,
     type: int = 1,
-    subset_by_index: Any = None,
+    subset_by_index: Sequence[int] | None = None,
 ) -> Any:
     a = mirrored(floating(a), lower)
     some = slice(None) if subset_by_index is None else slice(int(subset_by_index[0]), int(subset_by_index[1]) + 1)
@@ -125,11 +126,13 @@ def _eigh(
     return values[..., some], vectors[..., some]
 
 
-def _eigvalsh(a: Array, b: Array = None, lower: bool = True, type: int = 1, subset_by_index: Any = None) -> Any:
+def _eigvalsh(
+    a: Array, b: Array = None, lower: bool = True, type: int = 1, subset_by_index: Sequence[int] | None = None
+) -> Any:
     return _eigh(a, b, lower, True, type, subset_by_index)
 
 
-def _some_of(name: str, select: Any, ends: Any) -> Any:
+def _some_of(name: str, select: str, ends: object) -> Any:
     kind = select.lower()[:1] if isinstance(select, str) else "avi"[select]
     if kind == "v":
         raise NotDifferentiableError(refusals.of_option(f"scipy.linalg.{name}", [f"select={select!r}"]))
@@ -137,7 +140,7 @@ def _some_of(name: str, select: Any, ends: Any) -> Any:
 
 
 def _eigh_tridiagonal(
-    d: Array, e: Array, eigvals_only: bool = False, select: Any = "a", select_range: Any = None
+    d: Array, e: Array, eigvals_only: bool = False, select: str = "a", select_range: Sequence[float] | None = None
 ) -> Any:
     if _some_of("eigh_tridiagonal", select, select_range) is not None and not eigvals_only:  # their signs are others
         raise NotDifferentiableError(refusals.of_function("scipy.linalg.eigh_tridiagonal", " for some vectors"))
@@ -147,7 +150,11 @@ def _eigh_tridiagonal(
 
 
 def _eig_banded(
-    a_band: Array, lower: bool = False, eigvals_only: bool = False, select: Any = "a", select_range: Any = None
+    a_band: Array,
+    lower: bool = False,
+    eigvals_only: bool = False,
+    select: str = "a",
+    select_range: Sequence[float] | None = None,
 ) -> Any:
     some = _some_of("eig_banded", select, select_range)
     return _eigh(_hermitian("eig_banded", floating(a_band), lower), None, True, eigvals_only, 1, some)
@@ -160,7 +167,7 @@ def _eig(a: Array) -> Any:
 
 
 @_eig.defjvp
-def _jvp_of_eig(args: Any, tangents: Any) -> Any:
+def _jvp_of_eig(args: Args, tangents: Tangents) -> Any:
     values, vectors = _eig(*args)
     inner = jnp.linalg.solve(vectors, tangents[0].astype(vectors.dtype) @ vectors)
     eye = np.eye(values.shape[-1], dtype=bool)
@@ -232,7 +239,7 @@ def _subspace_angles(A: Array, B: Array) -> Any:
 # Matrices that are made of vectors, and equations in them
 
 
-def _toeplitz(name: str, c_or_cr: Any) -> Any:
+def _toeplitz(name: str, c_or_cr: Array | tuple[Array, Array]) -> Any:
     c, r = map(array_of, c_or_cr) if isinstance(c_or_cr, tuple) else (array_of(c_or_cr), None)
     if np.ndim(c) > 1 or (r is not None and np.ndim(r) > 1) or np.size(c) > MOST_ROWS:
         _refuse(name, f" of a stack of matrices, or of one of more than {MOST_ROWS:,} rows, which is a dense one here,")
@@ -251,7 +258,7 @@ def _solve_circulant(c: Array, b: Array) -> Any:
     return _solve(_circulant(c), b)
 
 
-def _matmul_toeplitz(c_or_cr: Any, x: Array) -> Any:
+def _matmul_toeplitz(c_or_cr: Array | tuple[Array, Array], x: Array) -> Any:
     return _toeplitz("matmul_toeplitz", c_or_cr) @ double(x)
 
 

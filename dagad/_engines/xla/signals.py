@@ -11,7 +11,7 @@ import numpy as np
 from dagad._engines.xla.conversions import as_dtype
 from dagad._rules import images, signals
 from dagad._rules.signals import Means, shape_of
-from dagad._types import Array, Function
+from dagad._types import Array, Axis, Function
 
 
 def _alike(*arrays: Any) -> Any:
@@ -23,7 +23,7 @@ def _array(x: Array) -> Any:
     return x if hasattr(x, "dtype") else np.asarray(x)
 
 
-def _convolve(a: Array, b: Array, mode: str, axes: Any, method: str) -> Any:
+def _convolve(a: Array, b: Array, mode: str, axes: Axis, method: str) -> Any:
     a, b = _alike(a, b)
     if method == "fft":
         return _by_transforms(a, b, mode, axes)
@@ -45,7 +45,7 @@ def _direct(a: Array, b: Array, edges: tuple[int, ...]) -> Any:
     return found[0, 0]
 
 
-def _by_transforms(a: Array, b: Array, mode: str, axes: Any) -> Any:
+def _by_transforms(a: Array, b: Array, mode: str, axes: Axis) -> Any:
     axes = tuple(range(a.ndim)) if axes is None else axes
     sizes = [a.shape[axis] + b.shape[axis] - 1 for axis in axes]
     there, back = (jnp.fft.fftn, jnp.fft.ifftn) if a.dtype.kind == "c" else (jnp.fft.rfftn, jnp.fft.irfftn)
@@ -89,7 +89,7 @@ def _filtered(b: Array, a: Array, x: Array, state: Array) -> Any:
     return jax.lax.scan(step, state, x)
 
 
-def _lfilter(b: Array, a: Array, x: Array, state: Any) -> tuple[Any, Any]:
+def _lfilter(b: Array, a: Array, x: Array, state: Array) -> tuple[Any, Any]:
     b, a = b / a[0], a / a[0]
     count = max(shape_of(b)[0], shape_of(a)[0])
     b, a = (jnp.concatenate([c, jnp.zeros(count - shape_of(c)[0], c.dtype)]) for c in (b, a))

@@ -15,7 +15,7 @@ import numpy as np
 from jax.scipy import special as jss
 
 from dagad._engines.xla import corners, vectors
-from dagad._types import Array, DType, Function, Tangent
+from dagad._types import Args, Array, DType, Function, Tangent, Tangents
 
 
 def _series(coefficients: list[float], x: Array) -> Any:
@@ -206,7 +206,7 @@ def exprel(x: Array) -> Any:
 
 
 @exprel.defjvp
-def _jvp_of_exprel(given: Any, tangents: Any) -> Any:
+def _jvp_of_exprel(given: Args, tangents: Tangents) -> Any:
     return exprel(*given), exprel_slope(*given) * tangents[0]
 
 

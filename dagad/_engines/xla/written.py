@@ -118,11 +118,11 @@ def _clip(
     return found if high is None else np.minimum(found, high)
 
 
-def _unwrap(p: Array, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * np.pi) -> Any:
+def _unwrap(p: Array, discont: float | None = None, axis: int = -1, *, period: float = 2.0 * np.pi) -> Any:
     return corners.unwrap(floating(p), discont, axis, period=period)
 
 
-def _nan_to_num(x: Array, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def _nan_to_num(x: Array, copy: bool = True, nan: Array = 0.0, posinf: Array = None, neginf: Array = None) -> Any:
     if not copy:
         raise NotDifferentiableError(refusals.of_out("np.nan_to_num"))
     return Called(np.nan_to_num)(x, True, nan, posinf, neginf)

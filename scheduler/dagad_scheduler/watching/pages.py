@@ -21,7 +21,7 @@ PAGE, PLOT, JSON = "/dagad", "/individual-dagad", "/dagad.json"
 class Pages:
     """What is served for one scheduler; `plugin` says what is shown."""
 
-    def __init__(self, scheduler: Server, plugin: Any) -> None:
+    def __init__(self, scheduler: Server, plugin: object) -> None:
         self._ends: list[Callable[[], Any]] = []
         application = getattr(scheduler, "http_application", None)
         if application is None:
