@@ -61,7 +61,7 @@ def vector_of(found: Value) -> Any:
     return joined(pytree.flatten(pytree.all_opened(found))[0])
 
 
-def _holds_traced(sequence: Any) -> bool:
+def _holds_traced(sequence: object) -> bool:
     return any(map(pytree.is_traced, pytree.flatten(sequence)[0]))
 
 

@@ -42,7 +42,7 @@ def has_own_rule(primitive: Function) -> bool:
     return any(map(_is_users, _functions_in(rules)))
 
 
-def _is_users(part: Any) -> bool:
+def _is_users(part: object) -> bool:
     return str(getattr(part, "__module__", None)).partition(".")[0] not in _LIBRARIES
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
 from dagad._tracing.rules import stock_rules
 from dagad._tracing.slopes import share
-from dagad._types import Args, Array, Axis, Function, Index, Value
+from dagad._types import Args, Array, Axis, Function, Index, Tangents, Value
 
 _PLAIN = frozenset({np.ndarray, np.float64, float, int})
 _BOTH, _FIRST, _SECOND, _STILL = (0, 1), (0,), (1,), (None,)
@@ -248,7 +248,7 @@ def power_of(box: Array, exponent: float) -> Found | None:
     return _found(value, [each * exponent * slope for each in box._node.g])
 
 
-def with_tangents(box: Array, value: Value, tangents: Any) -> Any:
+def with_tangents(box: Array, value: Value, tangents: Tangents) -> Any:
     """Return a value that moves as a traced array does, by tangents of its own: a list of them, or a stack."""
     node, found = _new(box._node.__class__), _new(box.__class__)
     node.g = tangents

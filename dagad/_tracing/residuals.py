@@ -26,7 +26,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
 from dagad._tracing.private import isbox, numpy_wrapper, trace_primitives_map
 from dagad._tracing.writing import is_written_meanwhile
-from dagad._types import Argnums, Args, Array, Function, Kwargs
+from dagad._types import Argnums, Args, Array, Cotangent, Function, Kwargs
 from dagad._values.canonical import is_written_elsewhere
 
 _PLAIN = frozenset({float, int, bool, complex, str, bytes, type(None), slice, type, np.float64, type(...)})
@@ -117,7 +117,7 @@ def _held_other(part: Any, looks: list[Callable[[Any], Any]]) -> Any:
     return found
 
 
-def _buffers_of(part: Any) -> list[Any] | None:
+def _buffers_of(part: object) -> list[Any] | None:
     """Return the arrays in which something has its numbers: none for what is no array, None where they are in lists."""
     if isinstance(part, np.ndarray):
         return [part]
@@ -154,7 +154,7 @@ def _sampled(given: Array) -> Callable[[Any], Any]:
     entries = _entries_of(given)
 
     def before(pullback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def look_and_pull(cotangent: Any) -> Any:
+        def look_and_pull(cotangent: Cotangent) -> Any:
             if _entries_of(given) != entries:
                 raise NotDifferentiableError(refusals.of_written(given.shape))
             return pullback(cotangent)
@@ -172,7 +172,7 @@ def _entries_of(given: Array) -> bytes:
     return found
 
 
-def looking(pullback: Any, looks: Sequence[Callable[[Any], Any]]) -> Any:
+def looking(pullback: Function, looks: Sequence[Callable[[Any], Any]]) -> Any:
     """Return a pullback that takes these looks first."""
     for look in looks:
         pullback = look(pullback)

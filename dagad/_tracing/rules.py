@@ -321,7 +321,7 @@ _OF_SEVERAL = "beta betainc betaln gammainc gammaincc ive iv jn polygamma yn".sp
 _OF_A_DISTRIBUTION = "pdf cdf sf logpdf logcdf logsf pmf logpmf entropy".split()
 
 
-def read_distribution(module: Any) -> bool:
+def read_distribution(module: ModuleType) -> bool:
     """Let autograd's own rules of a distribution compute with constants that are wide enough."""
     compute_wide(*(vars(module)[name] for name in _OF_A_DISTRIBUTION if name in vars(module)))
     return True

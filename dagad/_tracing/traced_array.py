@@ -10,7 +10,7 @@ import copy
 import functools
 import operator
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -119,7 +119,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
                         raise
         return call_ufunc(ufunc, method, inputs, kwargs)
 
-    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    def __array_function__(self, func: Function, types: Iterable[type], args: Args, kwargs: Kwargs) -> Any:
         if func is np.sum and (quick := quick_sum(self, args, kwargs)) is not None:
             return quick
         if CHANGED:
@@ -174,7 +174,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __matmul__, __rmatmul__ = quick_operators(anp.matmul, operator.matmul)
     __rpow__ = operators(_power_of)[1]
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: Array) -> Any:
         quick = quick_power(self, other)
         return _usual_power(self, other) if quick is None else quick
 

@@ -23,7 +23,7 @@ _PYTHONS = frozenset({float, int})
 CHOICES = frozenset({"where", "condition"})  # parameters that take truths as truths
 
 
-def is_narrow(operand: Any) -> bool:
+def is_narrow(operand: object) -> bool:
     """Return whether a plain array or number of numpy's holds truths, or whole numbers of less than 64 signed bits."""
     if type(operand) is not np.ndarray and not isinstance(operand, np.generic):
         return False

@@ -64,7 +64,7 @@ class Noted(NamedTuple):
     detail: Detail
 
     @classmethod
-    def of(cls, part: Any, detail: Detail, held: Contents | None = None) -> Noted | None:
+    def of(cls, part: object, detail: Detail, held: Contents | None = None) -> Noted | None:
         """Note what may change in a part, of which it may be known what it holds; None if nothing may."""
         kind = kind_of(type(part))
         if kind in _FIXED:
@@ -181,12 +181,12 @@ def _of_tensor(part: Any, bits: Callable[[Array], object]) -> object:
         return part._version
 
 
-def _nothing_like_it(part: Any) -> object:
+def _nothing_like_it(part: object) -> object:
     del part
     return object()
 
 
-def _digest_of(part: Any) -> str:
+def _digest_of(part: object) -> str:
     return States().of(part, ())
 
 

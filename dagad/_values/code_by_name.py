@@ -94,7 +94,7 @@ class CodeByName:
         for member in members_of(modules, used, self._by_value):
             self._member(*member)
 
-    def _member(self, home: ModuleType, name: str, value: Any) -> None:
+    def _member(self, home: ModuleType, name: str, value: object) -> None:
         self._looked_up.append((vars(home), name, value))
         cls = value if isinstance(value, type) else type(value)
         if not (cls is not value and self._add(home.__name__, name, value)) and _is_own_class(cls, self._by_value):
@@ -106,7 +106,7 @@ class CodeByName:
                 self._looked_up.append((vars(cls), name, value))
         self._rest += [base for base in cls.__bases__ if _is_own_class(base, self._by_value)]
 
-    def _add(self, module: str, path: str, value: Any) -> bool:
+    def _add(self, module: str, path: str, value: object) -> bool:
         """Note the digests of the functions behind a name; return whether there are any."""
         functions = functions_in(value)
         if functions:
@@ -190,7 +190,7 @@ def _is_own_class(cls: type, by_value: AbstractSet[str]) -> bool:
     return isinstance(module, str) and not is_installed(module) and is_importable(cls, by_value)
 
 
-def functions_in(value: Any) -> list[FunctionType]:
+def functions_in(value: object) -> list[FunctionType]:
     """Return the user's functions behind a function, a member of a class or what decorates them, the innermost last."""
     found, outer = list[FunctionType](), [value]
     for _ in range(_DEEP):

@@ -328,7 +328,7 @@ def _is_known_to_pickle(part: object) -> bool:
     return not isinstance(part, np.ndarray) and library_of(part) is not None and is_installed(cls.__module__)
 
 
-def _unread(part: Any) -> Any:
+def _unread(part: object) -> Any:
     """Return an array of pandas' as it is before anybody has read it: its pickle has what was found out then."""
     return part.view() if isinstance(part, sys.modules["pandas"].api.extensions.ExtensionArray) else part
 

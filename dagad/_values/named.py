@@ -121,7 +121,7 @@ class Named:
                     return True
         return False
 
-    def _leads_to(self, part: Any, number: int) -> bool:
+    def _leads_to(self, part: object, number: int) -> bool:
         held = self._known[id(part)].held if id(part) in self._known else contents_of(part)
         pairs = list(zip(held.attributes, held.values, strict=True))
         named = [self._picture.names(part, name) for name, value in pairs if id(value) == number]
@@ -155,7 +155,7 @@ class Named:
 
     # As it was
 
-    def put_back(self, made: Any) -> Any:
+    def put_back(self, made: object) -> Any:
         """Return functions like these that read what was there when it was noted; refuse what can't be made so."""
         self._seen = set(self._picture.changes(self._own))
         changed = set(filter(self._is_another, self._seen))
@@ -208,7 +208,7 @@ _changed_by: dict[frozenset[CodeType], set[str]] = {}
 _REMEMBERED = 100
 
 
-def _label_of_entry(part: Any, name: Any) -> str:
+def _label_of_entry(part: object, name: Any) -> str:
     kind = kind_of(type(part))
     if name is ANY or kind in (CELL, FUNCTION, SET):
         return "what is in a variable" if kind in (CELL, FUNCTION) else "an item"
@@ -220,7 +220,7 @@ def _label_of_entry(part: Any, name: Any) -> str:
 _MADE_AGAIN = CONTAINERS | {FUNCTION, CELL, PARTIAL, METHOD}
 
 
-def _stays(part: Any) -> bool:
+def _stays(part: object) -> bool:
     """Return whether no other one can be put in the place of something that is held."""
     if kind_of(type(part)) in _MADE_AGAIN:
         return is_long(part)

@@ -39,7 +39,7 @@ class ByName:
         self._inside, self.left_out = inside, set[str]()
         self.names: frozenset[str] | None = frozenset()  # None for all
 
-    def __call__(self, part: Any) -> Contents:
+    def __call__(self, part: object) -> Contents:
         cls: Any = type(part)
         held = self._inside(part)
         if self.names is None or not held.attributes or not _is_bare(cls):
@@ -99,7 +99,7 @@ class Picture:
             if key not in left_out and (noted := Noted.of(part, self._detail, self._held(key, part))) is not None:
                 self.known[key] = noted
 
-    def _held(self, key: int, part: Any) -> Contents | None:
+    def _held(self, key: int, part: object) -> Contents | None:
         return None if is_long(part) else self.reach.contents.get(key)
 
     def changes(self, besides: set[Key] | frozenset[Key] = frozenset()) -> Iterator[Key]:
@@ -145,7 +145,7 @@ class Picture:
             return True
         return self._names_in(type(part), name[1] if isinstance(name, tuple) else name)
 
-    def _names_in(self, home: Any, word: str) -> bool:
+    def _names_in(self, home: object, word: str) -> bool:
         if any(word in read_in(code) or takes_all_attributes(code) for code in self.codes) or hands_on(self.reach):
             return True
         classes = home.__mro__ if isinstance(home, type) else ()
@@ -193,7 +193,7 @@ def entries_changed(noted: Noted) -> Iterator[Key]:
                 yield number, ANY
 
 
-def entries_of(part: Any, held: Contents) -> dict[Any, Any] | None:
+def entries_of(part: object, held: Contents) -> dict[Any, Any] | None:
     """Return what an object held, by the names of attributes, keys or places; None where only all of it counts."""
     kind = kind_of(type(part))
     if kind is SET:
@@ -209,5 +209,5 @@ def entries_of(part: Any, held: Contents) -> dict[Any, Any] | None:
     return {**dict(zip(held.rest[:count], held.rest[count:], strict=False)), **own}
 
 
-def _is_of_enum(name: Any) -> bool:
+def _is_of_enum(name: object) -> bool:
     return isinstance(name, str) and name.startswith("_") and name.endswith("_")

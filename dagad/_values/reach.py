@@ -65,17 +65,17 @@ def contents_of(obj: object) -> Contents:
     return Contents(kind.first(obj), kind.rest(obj), names, values)
 
 
-def opened(part: Any) -> Contents:
+def opened(part: object) -> Contents:
     """Return what is looked into of what a part holds: not of libraries' objects, and not of long containers."""
     return _opened(part, has_memory=False, is_whole=False)
 
 
-def opened_with_memory(part: Any) -> Contents:
+def opened_with_memory(part: object) -> Contents:
     """Return the same, and what is remembered by `functools.lru_cache`."""
     return _opened(part, has_memory=True, is_whole=False)
 
 
-def opened_in_full(part: Any) -> Contents:
+def opened_in_full(part: object) -> Contents:
     """Return the same, with all entries of long containers."""
     return _opened(part, has_memory=True, is_whole=True)
 
@@ -137,7 +137,7 @@ def is_part(part: object) -> bool:
     return type(part) not in _PLAIN
 
 
-def is_long(part: Any) -> bool:
+def is_long(part: object) -> bool:
     """Return whether a container holds so much that it is data: to compare it takes longer than most calls."""
     return kind_of(type(part)) in _LONG and n_items(part) > SMALL
 
@@ -147,7 +147,7 @@ def is_rule(obj: object) -> bool:
     return bool(getattr(obj, "_is_autograd_primitive", False))
 
 
-def is_closed_to_us(thing: Any) -> bool:
+def is_closed_to_us(thing: object) -> bool:
     """Return whether a function or a class is ours, or a library's that holds nothing of its users."""
     return _is_closed_module(str(thing.__name__ if isinstance(thing, ModuleType) else thing.__module__))
 
@@ -356,7 +356,7 @@ class Reach:
         return False
 
 
-def _name_of_home(part: Any) -> str | None:
+def _name_of_home(part: object) -> str | None:
     name: str | None = part.__name__ if isinstance(part, ModuleType) else part.__module__
     return name
 

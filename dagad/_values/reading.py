@@ -202,7 +202,7 @@ def _is_a_log(picture: Picture, key: Key) -> bool:
     return len(before) == len(now) and all(map(operator.is_, before, now))
 
 
-def _note_own(fun: Any, own: set[int], seen: set[int]) -> None:
+def _note_own(fun: object, own: set[int], seen: set[int]) -> None:
     """Note the arrays that variables of a function alone hold, and of functions in these."""
     if type(fun) is not FunctionType or id(fun) in seen:
         return
@@ -229,7 +229,7 @@ def _numbers_in(own: Container[int], part: Any) -> object:
     return object() if kind_of(cls) is INSTANCE and is_closed_to_us(cls) and _is_large(part) else numbers_in(part)
 
 
-def _is_large(part: Any) -> bool:
+def _is_large(part: object) -> bool:
     """Return whether to look at all that is in a table or a buffer takes longer than most functions."""
     if issubclass(type(part), bytearray | memoryview):
         return _length(part) > SMALL

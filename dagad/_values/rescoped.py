@@ -44,7 +44,7 @@ def affected(reach: Reach, changed: set[Key], parts: set[int]) -> Affected | Non
 
 
 def made_again(
-    made: Any, of: Affected, reach: Reach, contents: Mapping[int, Contents], copies: Mapping[int, Any]
+    made: object, of: Affected, reach: Reach, contents: Mapping[int, Contents], copies: Mapping[int, Any]
 ) -> Any:
     """Return functions that read names as they were, with what parts held then, and copies of arrays and the like."""
     scopes: dict[int, dict[str, Any]] = {id(slot.home): dict(slot.home) for slot in of.slots}

@@ -194,7 +194,7 @@ def _array_of_class(array: Array, kind: type[Any]) -> Array:
     return array.view(kind)
 
 
-def _set_attributes(array: Any, attributes: dict[str, Any]) -> None:
+def _set_attributes(array: object, attributes: dict[str, Any]) -> None:
     vars(array).update(attributes)
 
 

@@ -201,7 +201,7 @@ class Walk:
             self._objects[id(value)] = value
             self._stack.append(value)
 
-    def reaches(self, obj: Any) -> bool:
+    def reaches(self, obj: object) -> bool:
         """Return whether a function carries an object, or names it."""
         return id(obj) in self._objects
 

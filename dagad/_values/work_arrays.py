@@ -102,5 +102,5 @@ def _have_in_common(one: Array, other: Array) -> bool:
         return True
 
 
-def _is_deep(part: Any) -> bool:
+def _is_deep(part: object) -> bool:
     return type(part) is not np.ndarray and not pytree.is_leaf(part)
