@@ -8,8 +8,7 @@ thread or a task may take several chunks at once. Nothing of it shows in the bit
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagad._executors.evaluation import Scheduler, is_inside_any_task, is_watched
 from dagad._executors.graph import GraphExecutor
@@ -57,32 +56,52 @@ class Chosen:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        return self._run(job, "call", lambda executor: (executor.call(job), None))[0]
+        if self.remote:
+            return _run_elsewhere(self._scheduler, job, None)[0]
+        choice = _choice_here(self._scheduler, job, "call")
+        results = choice.executor.call(job)
+        choice.ran(results)
+        return results
 
     def linearize(self, job: Job, policy: Policy) -> Found:
         """Run a job, and leave behind what its policy says."""
-        return self._run(job, "linearize", lambda executor: executor.linearize(job, policy))
-
-    def _run(self, job: Job, method: str, act: Callable[[Executor], Found]) -> Found:
-        signature = job.signature, method
         if self.remote:
-            return _run_elsewhere(self._scheduler, job, signature, act)
-        executor, reason = _executor_here(self._scheduler, job, history := history_of(signature))
-        results, residuals = act(executor)
-        results.ran_by, results.reason, results.reckoned = executor, reason, history
-        if results.spent.workers:
-            remember_pace(signature, results.spent)
+            return _run_elsewhere(self._scheduler, job, policy)
+        choice = _choice_here(self._scheduler, job, "linearize")
+        results, residuals = choice.executor.linearize(job, policy)
+        choice.ran(results)
         return results, residuals
 
 
-def _executor_here(scheduler: Scheduler, job: Job, history: History) -> tuple[Executor, str]:
-    workers = scheduler.workers
+class _Choice(NamedTuple):
+    """Who runs a job in this process, why, and from what is known of its kind."""
+
+    executor: Executor
+    reason: str
+    signature: tuple[Any, str]
+    history: History
+
+    def ran(self, results: Results) -> None:
+        """Write that into what was given, and remember how long it took."""
+        results.ran_by, results.reason, results.reckoned = self.executor, self.reason, self.history
+        if results.spent.workers:
+            remember_pace(self.signature, results.spent)
+
+
+def _choice_here(scheduler: Scheduler, job: Job, method: str) -> _Choice:
+    workers, signature = scheduler.workers, (job.signature, method)
+    history = history_of(signature)
     if workers is None or not getattr(scheduler, "shares", False) or is_watched() or _is_seen_by_chunk():
-        return GraphExecutor(scheduler), SEEN_BY_CHUNK
+        return _Choice(GraphExecutor(scheduler), SEEN_BY_CHUNK, signature, history)
     strategy = choose_strategy(job.plan, history, workers)
     if strategy.alone:
-        return INLINE, "threads gain nothing here"
-    return ThreadedExecutor(scheduler, strategy.group), "threads share the chunks"
+        return _Choice(INLINE, "threads gain nothing here", signature, history)
+    return _Choice(ThreadedExecutor(scheduler, strategy.group), "threads share the chunks", signature, history)
+
+
+def _ran(executor: Executor, job: Job, policy: Policy | None) -> Found:
+    """Have a job run: linearized by a policy, or without one called."""
+    return (executor.call(job), None) if policy is None else executor.linearize(job, policy)
 
 
 def _is_seen_by_chunk() -> bool:
@@ -91,18 +110,17 @@ def _is_seen_by_chunk() -> bool:
     return profile is not None and profile.by_chunk
 
 
-def _run_elsewhere(
-    scheduler: Scheduler, job: Job, signature: tuple[Any, str], act: Callable[[Executor], Found]
-) -> Found:
+def _run_elsewhere(scheduler: Scheduler, job: Job, policy: Policy | None) -> Found:
+    signature = job.signature, "call" if policy is None else "linearize"
     alike, in_vain, refusals = (job.owner, job.cut), False, list[str]()
     cost = cost_of(signature) or cost_of(alike)
     residents = scheduler.residents() if cost is not None and is_short(job, cost) else None
     if cost is not None and residents is not None and not is_inside_any_task():
         if cost.trips.prefer_tree and is_all_sums(job):
-            return _run_tree(scheduler, job, signature, cost, act)
+            return _run_tree(scheduler, job, signature, cost, policy)
         resident = ResidentExecutor(residents, cost.seconds)
         try:
-            results, residuals = act(resident)
+            results, residuals = _ran(resident, job, policy)
         except UnavailableError as error:
             in_vain = error.by_chunks
             refusals.append(f"residents: {error}")
@@ -116,7 +134,7 @@ def _run_elsewhere(
     alone = job.runs is not None or _is_seen_by_chunk()
     group = 1 if alone else choose_group(len(job.plan), cost)
     graph = GraphExecutor(scheduler, group)
-    results, residuals = act(graph)
+    results, residuals = _ran(graph, job, policy)
     spent, results.ran_by, results.refusals = results.spent, graph, refusals
     results.reason, results.reckoned = _why_graph(job, cost), cost
     if scheduler.name == PROCESSES and 2 * spent.cpu < spent.wall and cost_of(PROCESSES) is None:
@@ -132,15 +150,13 @@ def _run_elsewhere(
     return results, residuals
 
 
-def _run_tree(
-    scheduler: Scheduler, job: Job, signature: tuple[Any, str], cost: Cost, act: Callable[[Executor], Found]
-) -> Found:
+def _run_tree(scheduler: Scheduler, job: Job, signature: tuple[Any, str], cost: Cost, policy: Policy | None) -> Found:
     """Run what residents could by a graph with a task for each of their threads; see `routes`."""
     alone, star = job.runs is not None or _is_seen_by_chunk(), cost.trips.star
     n_threads = 1 if star is None else star.n_workers * star.n_threads
     group = 1 if alone else choose_group_of_tree(len(job.plan), n_threads)
     graph = GraphExecutor(scheduler, group)
-    results, residuals = act(graph)
+    results, residuals = _ran(graph, job, policy)
     wall, results.ran_by, results.reason = results.spent.wall, graph, FROM_WORKER_TO_WORKER
     results.reckoned = cost
     remember_cost(signature, lambda cost: cost.after_tree(wall))

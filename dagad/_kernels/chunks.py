@@ -69,6 +69,7 @@ class ChunkFunction(Recordable, Portable):
 
     __slots__ = (
         "_divided",
+        "_is_plain",
         "_make",
         "_n_hoisted",
         "_nested",
@@ -91,6 +92,7 @@ class ChunkFunction(Recordable, Portable):
     ) -> None:
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested, self._divided = engine, nested, divided
+        self._is_plain = nested is VALUE_AND_GRAD and not divided  # nearly always: it runs as it is
         self.traits = Traits.of(engine)
         self._traced = traced_engine(engine, self.traits)
         own = self.traits.value_and_grad or engine.linearize
@@ -144,7 +146,9 @@ class ChunkFunction(Recordable, Portable):
         try:
             leaves = [canonical(leaf) for leaf in (*shared, *(sliced or ()))]
             fun = BoundChunk(self, rows, len(shared), len(leaves))
-            return _checked(self._in_mode(self._traced.run, fun, leaves), context, fun.called)
+            run = self._traced.run
+            value = run(fun, leaves) if self._is_plain else self._in_mode(run, fun, leaves)
+            return _checked(value, context, fun.called)
         except Exception as error:
             add_note_once(error, context.note("value"))
             raise
@@ -153,16 +157,13 @@ class ChunkFunction(Recordable, Portable):
         """Run one chunk on leaves some of which somebody traces."""
         fun = BoundChunk(self, rows, n_shared, len(leaves))
         run = self._traced.run
-        is_plain = self._nested is VALUE_AND_GRAD and not self._divided
-        value = run(fun, leaves) if is_plain else self._in_mode(run, fun, leaves)
+        value = run(fun, leaves) if self._is_plain else self._in_mode(run, fun, leaves)
         if type(value) in pytree.TRACED and type(value._value) in _NUMBERS:  # nearly always
             return value
         return _without_strangers(value, fun.called)
 
     def _in_mode(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
         """Run in the mode of those who made the chunks; the patches are held by who runs the batch."""
-        if self._nested is VALUE_AND_GRAD and not self._divided:  # nearly always
-            return run(fun, leaves)
         with directions_divided(self._divided):
             if self._nested is VALUE_AND_GRAD:
                 return run(fun, leaves)
@@ -196,7 +197,8 @@ class ChunkFunction(Recordable, Portable):
         leaves = [canonical(leaf) for leaf in (shared if sliced is None else (*shared, *sliced))]
         fun = BoundChunk(self, rows, len(shared), len(leaves))
         try:
-            values, pull = self._in_mode(self._with_grad if with_grad else self._traced.linearize, fun, leaves)
+            run = self._with_grad if with_grad else self._traced.linearize
+            values, pull = run(fun, leaves) if self._is_plain else self._in_mode(run, fun, leaves)
             value = values[0] if fun.out is None and len(values) == 1 else fun.merge(values)  # nearly always
             if type(value) not in _NUMBERS:
                 if any(map(pytree.is_traced, leaves)):

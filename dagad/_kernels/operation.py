@@ -18,7 +18,7 @@ one number shows the first time, when it is linearized, so that nothing has to r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -103,7 +103,6 @@ class ValueOnly(State):
     """Nothing was left behind."""
 
 
-Found = tuple[Results, Residuals | None]
 MOST_REMEMBERED = 4096
 _GIVES_NUMBERS: Remembered[bool] = Remembered(MOST_REMEMBERED)
 
@@ -193,7 +192,9 @@ class Operation:
     def call(self, leaves: Sequence[Any]) -> Outputs:
         """Run for the value, tracing nothing."""
         job = self.job(leaves)
-        return self._parts(self._profiled(job, "call", self.kernel.gives, lambda: (self.executor.call(job), None))[0])
+        with _Running(self, job, "call", self.kernel.gives) as running:
+            running.results = results = self.executor.call(job)
+        return self._parts(results)
 
     def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
         """Run for the value, ready to be pulled back."""
@@ -206,9 +207,9 @@ class Operation:
 
     def _linearized(self, job: Job, policy: Policy) -> tuple[Outputs, State]:
         carried = Carried(self.kernel.of_user.fun) if may_run_again(policy) else None
-        results, residuals = self._profiled(
-            job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, policy)
-        )
+        with _Running(self, job, "linearize", self.kernel.gives) as running:
+            results, residuals = self.executor.linearize(job, policy)
+            running.results = results
         return self._parts(results), _left(residuals, carried)
 
     def _with_gradient(self, job: Job, signature: Hashable, *, is_known: bool) -> tuple[Outputs, State]:
@@ -218,18 +219,15 @@ class Operation:
         """
         slots, counters, bare = Slots(job.leaves), self.policy.counters, job
         job = job.value_and_grad(counters, slots.write_all)
-
-        def act() -> Found:
+        with _Running(self, job, "call" if is_known else "linearize", job.kernel.gives) as running:
             if is_known:
-                found: Found = self.executor.call(job), None
+                results, residuals = self.executor.call(job), None
             else:
-                found = self.executor.linearize(job, KeepRest(counters=counters))
-            if job.monoid.lower(found[0].reduced)[2]:
-                found[0].gives = "value"
-            return found
-
-        results, residuals = self._profiled(job, "call" if is_known else "linearize", job.kernel.gives, act)
-        value, shared, n_without = job.monoid.lower(results.reduced)
+                results, residuals = self.executor.linearize(job, KeepRest(counters=counters))
+            value, shared, n_without = job.monoid.lower(results.reduced)
+            if n_without:
+                results.gives = "value"
+            running.results = results
         if is_known is not (gives_numbers := not n_without):
             # What once gave something else is not taken at its word again: functions that nothing tells apart may
             # take turns.
@@ -246,20 +244,6 @@ class Operation:
             # Now, while its arguments are what they were: later the user may have written into them.
             return self._linearized(bare, Keep(counters=counters))
         return Outputs(value, [], positions=job.stacked_at), _left(residuals, of_both=True)
-
-    def _profiled(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:
-        """Have a job run, and written down in the profile of the evaluation that it is part of."""
-        profile = written_profile()
-        try:
-            if profile is None:
-                return act()
-            with profile.calling(job, method, gives, self.policy.counters) as call:
-                found = act()
-                profile.ran(call, self.executor, found[0])
-            return found
-        except Exception as error:
-            bring_along(error, partial(of_job, job, method, ()))
-            raise
 
     def _parts(self, results: Results) -> Outputs:
         """Put what the chunks own together."""
@@ -352,6 +336,34 @@ def _left(residuals: Residuals | None, carried: Carried | None = None, *, of_bot
     if residuals is None:
         return ValueOnly()
     return Recorded(residuals, None if carried is None else carried.settle(), of_both)
+
+
+class _Running:
+    """A job while it runs: written down in the profile of the evaluation that it is part of, and known to its error.
+
+    `results` is what it gave, of which the profile notes who ran it, and why.
+    """
+
+    __slots__ = ("_call", "_calling", "_job", "_method", "_operation", "_profile", "results")
+    results: Results
+
+    def __init__(self, operation: Operation, job: Job, method: str, gives: str) -> None:
+        self._operation, self._job, self._method, self._profile = operation, job, method, written_profile()
+        if self._profile is not None:
+            self._calling = self._profile.calling(job, method, gives, operation.policy.counters)
+
+    def __enter__(self) -> _Running:
+        if self._profile is not None:
+            self._call = self._calling.__enter__()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._profile is not None:
+            if error is None:
+                self._profile.ran(self._call, self._operation.executor, self.results)
+            self._calling.__exit__(kind, error, traceback)
+        if isinstance(error, Exception):
+            bring_along(error, partial(of_job, self._job, self._method, ()))
 
 
 class _Seeds:
