@@ -17,7 +17,7 @@ from dagad._executors.checkpointed import is_checkpointed, remembered_grainsize
 from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, process_settings
 from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.linearization import is_scalar
-from dagad._graphs.policies import Policy, checked_policy, may_run_again
+from dagad._graphs.policies import Policy, checked_policy, may_run_again, pulls_at_once
 from dagad._kernels.additivity import on_rows
 from dagad._kernels.chunks import ChunkFunction
 from dagad._kernels.context import are_directions_divided, current_mode
@@ -132,7 +132,7 @@ NOTHING, ALL = Later(False, False), Later(True, True)
 
 def _read_later(policy: Policy, leaves: Sequence[Any], is_nested: bool, gives_number: bool) -> Later:
     """Return what is read after the call. A number's gradient is computed with its value, and reads nothing then."""
-    is_at_once = gives_number and getattr(policy, "value_and_grad", False)
+    is_at_once = gives_number and pulls_at_once(policy)
     if is_at_once and not is_nested:
         return NOTHING
     depth = max(map(reverse_depth, leaves))

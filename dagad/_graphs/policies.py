@@ -44,6 +44,11 @@ def may_run_again(policy: Policy) -> bool:
     return bool(getattr(policy, "runs_again", True))
 
 
+def pulls_at_once(policy: Policy) -> bool:
+    """Return whether a policy computes the gradient of a number with its value: one of a user's own may not say."""
+    return bool(getattr(policy, "value_and_grad", False))
+
+
 def checked_policy(policy: AnyPolicy) -> Policy:
     if callable(getattr(policy, "linearize", None)) and not isinstance(policy, type):
         return policy  # type: ignore[no-any-return]  # anything with the method is a policy

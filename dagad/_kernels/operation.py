@@ -28,7 +28,7 @@ import numpy as np
 from dagad._config import setting
 from dagad._graphs.linearization import is_scalar, scaled, seed_of_one
 from dagad._graphs.monoids import PLAIN, Monoid
-from dagad._graphs.policies import Keep, KeepRest, Policy, may_run_again
+from dagad._graphs.policies import Keep, KeepRest, Policy, may_run_again, pulls_at_once
 from dagad._kernels.context import written_profile
 from dagad._kernels.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._kernels.finite import Finite
@@ -199,7 +199,7 @@ class Operation:
     def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
         """Run for the value, ready to be pulled back."""
         job, policy = self.job(leaves), self.policy
-        if getattr(policy, "value_and_grad", False) and self.kernel.is_reduction:
+        if pulls_at_once(policy) and self.kernel.is_reduction:
             if (known := _GIVES_NUMBERS.find(signature := job.signature)) is not False:
                 return self._with_gradient(job, signature, is_known=bool(known))
             policy = Keep(counters=policy.counters)

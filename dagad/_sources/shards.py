@@ -28,6 +28,7 @@ from dagad._sources.lineage import (
     tasks_of,
     there,
 )
+from dagad._sources.packed import is_packed
 from dagad._sources.plan import AnyPlan, Chunk, html_of
 from dagad._sources.rows import ELSEWHERE, PACKED, Piece, joined_data
 from dagad._sources.samples import Drawn, drawn_numbers
@@ -94,8 +95,7 @@ class Shards(metaclass=Listing):
         self.row_kind = row_kind
         self.plan, self.scheduler, self._home = plan, scheduler, home
         self.keys, self._kept, self.lineage = list(keys), dict(kept), lineage  # None, when tasks have been submitted
-        here = (hasattr(rows, "with_unpacked") or hasattr(rows, "payload") for rows in self._kept.values())
-        self.is_here = lineage is None and all(here)
+        self.is_here = lineage is None and all(map(is_packed, self._kept.values()))
         self._made = Remembered[Any](MOST_REMEMBERED)
         self._submitting = threading.Lock()
 
