@@ -104,6 +104,10 @@ class RightHandSide(Protocol):
     def remembers(self) -> bool:
         """Whether what the user wrote changes what it reads, as far as it has been run."""
 
+    @property
+    def key(self) -> Any:
+        """What is the same for right-hand sides that compute the same; None where their code does not tell."""
+
     def __call__(self, params: Sequence[Any]) -> Field:
         """Return the right-hand side for some parameters, which notes these points."""
 
@@ -132,6 +136,10 @@ class Equation(Protocol):
     def written(self) -> Callable[[Sequence[Any]], Field] | None:
         """Returns the right-hand side for some parameters as it can be recorded; None where that does not do."""
 
+    @property
+    def key(self) -> Any:
+        """Returns what is the same where the same is computed of states and parameters; None where nobody knows."""
+
     def bare_field(self, params: Sequence[Any]) -> contextlib.AbstractContextManager[Field]:
         """Give the right-hand side at plain parameters and states as the user has written it, or what is as good."""
 
@@ -153,6 +161,11 @@ class Written:
     def written(self) -> Callable[[Sequence[Any]], Field] | None:
         """What the user has written; None where one call depends on others: each has to be the tracer's own."""
         return None if self._make.remembers else self._make.written
+
+    @property
+    def key(self) -> Any:
+        """What is the same for equations that compute the same; see `Equation.key`."""
+        return self._make.key
 
     def bare_field(self, params: Sequence[Any]) -> contextlib.AbstractContextManager[Field]:
         """Give what the user has written; see `Equation.bare_field`."""
@@ -222,6 +235,12 @@ class Extended:
         written = self._below.written
         return None if written is None else functools.partial(self._written, written)
 
+    @property
+    def key(self) -> Any:
+        """What is the same for equations that compute the same; see `Equation.key`."""
+        key = self._below.key
+        return None if key is None else (key, self._moving, self._count)
+
     def _written(self, written: Callable[[Sequence[Any]], Field], params: Sequence[Any]) -> Field:
         def field(t: Any, states: Any) -> Any:
             (leaves, tangents), level = self._split(params), level_above(states)
@@ -271,10 +290,11 @@ class Extended:
         with contextlib.ExitStack() as stack:
             bare = functools.cache(lambda: stack.enter_context(self._below.bare_field(leaves)))  # seldom needed
             there = None
-            if params:
+            is_sure = self._below.key is not None
+            if params and not is_sure:
                 others = list(map(nearby, params))
                 there = others, stack.enter_context(self._below.bare_field(at(others)))
-            yield RecordedSlopes(lambda moving: written(at(moving)), bare, there, params, stacks, self._count, usual)
+            yield RecordedSlopes(lambda moving: written(at(moving)), bare, there, params, stacks, self._count, usual, is_sure)
 
     def _extended_slopes(self, field: Field, level: int, t: Array, y: Array) -> Any:
         """Return the slopes of the states and of their tangents."""

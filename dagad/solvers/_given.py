@@ -18,6 +18,7 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.tape import traceable
 from dagad._types import Args, Array, Function, Leaf
 from dagad._values import pytree
+from dagad.solvers._arithmetic import Arithmetic
 from dagad._values.before import Before
 from dagad._values.canonical import snapshot
 from dagad._values.closures import closure_convert
@@ -63,12 +64,19 @@ class Given:
     def __init__(self, fun: Callable[..., Any], args: Args) -> None:
         self._given = fun, pytree.all_opened(tuple(args))
         self.params: list[Any]
-        self.params, self._make = closure_convert(self._given)
+        self._known = Arithmetic.of(self._given)
+        if self._known is None:
+            self.params, self._make = closure_convert(self._given)
+        else:
+            self.params, self._make = self._known.leaves, self._known.at
         self._make_then = self._make
         self._then: Then | None = None
 
     def keep(self) -> None:
         """Keep what is not traced as it is now, before a solver runs the function: derivatives run it later."""
+        if self._known is not None:
+            self._known.keep()
+            return
         self._then = Then(self._given)
         self._make_then = self._then.at
 
@@ -81,7 +89,12 @@ class Given:
     @property
     def remembers(self) -> bool:
         """Whether the function changes what it reads, as far as it has been run since `keep`."""
-        return self._then is None or self._then.has_changed
+        return self._known is None and (self._then is None or self._then.has_changed)
+
+    @property
+    def key(self) -> Any:
+        """What is the same for functions that compute the same; None where the code does not tell that they do."""
+        return None if self._known is None else self._known.key
 
     def at(self, params: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return the function and its further arguments, with these in the place of the traced values; see `keep`."""

@@ -42,6 +42,12 @@ class _RightHandSide:
         """Whether what the user has written changes what it reads."""
         return self._call.remembers
 
+    @property
+    def key(self) -> Any:
+        """What is the same for right-hand sides that compute the same; None where their code does not tell."""
+        key = self._call.key
+        return None if key is None else (key, self._is_vectorized, self._is_time_second)
+
     def written(self, params: Sequence[Any]) -> Field:
         """Return the right-hand side for some parameters, as the user has written it."""
         fun, args = self._call.at(params)

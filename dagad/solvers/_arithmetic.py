@@ -1,0 +1,274 @@
+"""Functions that compute and do nothing else, known by their code: nothing that they read changes while they run.
+
+Most right-hand sides are of this kind. What solvers do to be sure of functions (note what they hold before they run,
+and look again; call them beside a program of theirs) is not needed for one: the same call gives the same again.
+
+It is a closed world. Such a function reads its arguments, and numbers, arrays, containers of these and functions of its
+own kind, from variables and as globals, and functions of numpy's by name. It adds, multiplies, compares, takes entries
+and makes lists. No step of its code writes into anything but its own variables, catches an error, asks what something
+is or whose it is, or takes an attribute but for a few of arrays. One step that is not known here, and nothing is said.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import itertools
+import sys
+from collections.abc import Sequence
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._errors import ClosureError
+from dagad._values import pytree
+from dagad._values.bytecode import codes, steps
+from dagad._values.canonical import is_frozen
+from dagad._values.closures import Template
+from dagad._values.reach import MISSING, SMALL, contents_of
+
+_STEPS = frozenset(
+    "BINARY_OP BINARY_SLICE BINARY_SUBSCR BUILD_LIST BUILD_SLICE BUILD_TUPLE CALL COMPARE_OP COPY COPY_FREE_VARS "
+    "END_FOR FOR_ITER GET_ITER JUMP_BACKWARD JUMP_FORWARD JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP LIST_APPEND "
+    "LIST_EXTEND LOAD_ATTR LOAD_CLOSURE LOAD_CONST LOAD_DEREF LOAD_FAST LOAD_FAST_AND_CLEAR LOAD_FAST_CHECK "
+    "LOAD_GLOBAL LOAD_METHOD LOAD_SMALL_INT MAKE_CELL MAKE_FUNCTION NOP NOT_TAKEN POP_ITER "
+    "POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE "
+    "POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_TOP PRECALL PUSH_NULL RERAISE RESUME RETURN_CONST RETURN_VALUE "
+    "SET_FUNCTION_ATTRIBUTE STORE_DEREF STORE_FAST SWAP TO_BOOL UNARY_NEGATIVE UNARY_NOT UNPACK_SEQUENCE".split()
+)
+_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF"})
+_TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_OF_ARRAYS = frozenset({"T", "dot", "ndim", "shape", "size", "sum"})
+_NUMBERS = frozenset({type(None), bool, int, float, str, np.float64, np.int64})
+_CONTAINERS = frozenset({tuple, list, dict})
+_HOMES = frozenset({"numpy", "math", "autograd.numpy", "scipy.special"})
+_OF_NUMPY = "array concatenate dot matmul ones ones_like stack sum zeros zeros_like".split()
+_CALLABLE = frozenset({type, type(len), FunctionType, type(np.sum), type(np.concatenate)})
+_FEW = 2  # arguments: a third one of numpy's functions may be an array that it writes into
+_MOST = 100  # parts: what has more is data
+_KINDS = "fiub"  # of numbers in an array
+
+
+@functools.cache
+def _known() -> frozenset[Any]:
+    """Return the functions that may be called, but for universal ones."""
+    of_numpy = (getattr(home, name) for home in (np, anp) for name in _OF_NUMPY)
+    universal = (getattr(anp, name, len) for name, one in vars(np).items() if type(one) is np.ufunc)  # as primitives
+    own = enumerate, float, len, list, max, min, range, reversed, sum, tuple, zip, np.interp
+    return frozenset([*own, *of_numpy, *universal])
+
+
+def _is_known(function: Any) -> bool:
+    """Return whether a function may be called: of universal ones those of numpy's and scipy's, as users make others."""
+    if type(function) is np.ufunc:
+        homes = (sys.modules.get(name) for name in ("numpy", "scipy.special"))
+        return any(getattr(home, function.__name__, None) is function for home in homes)
+    return type(function) in _CALLABLE and function in _known()
+
+
+class _Code(NamedTuple):
+    """What a code reads from elsewhere: whether as a global, the name, and the attributes that it takes of that.
+
+    `is_writing` says whether it calls something with a third argument, which may be an array that is written into.
+    """
+
+    reads: tuple[tuple[bool, str, tuple[str, ...]], ...]
+    is_writing: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(code: CodeType) -> _Code | None:
+    """Return what a code reads; None where it may do more than compute."""
+    reads, is_writing = dict[tuple[bool, str, tuple[str, ...]], None](), False
+    for each in codes(code):
+        every, taken = list(steps(each)), 0  # up to which step attributes belong to what was read before
+        for number, step in enumerate(every):
+            if not _only_computes(step, each) or (
+                step.opname in _TAKES and number >= taken and step.argval not in _OF_ARRAYS
+            ):
+                return None
+            if step.opname in _LOADS:
+                names = tuple(one.argval for one in itertools.takewhile(_is_taking, every[number + 1 :]))
+                taken = number + 1 + len(names)
+                reads[step.opname == "LOAD_GLOBAL", step.argval, names] = None
+            is_writing = is_writing or (step.opname == "CALL" and (step.arg or 0) > _FEW)
+    return _Code(tuple(reads), is_writing)
+
+
+def _is_taking(step: Any) -> bool:
+    return step.opname in _TAKES
+
+
+def _only_computes(step: Any, code: CodeType) -> bool:
+    if step.opname == "BINARY_OP":
+        return not step.argrepr.endswith("=")
+    return step.opname in _STEPS and (step.opname != "STORE_DEREF" or step.argval in code.co_cellvars)
+
+
+class _World:
+    """All that a function reads, as far as it is of this kind.
+
+    ============  ====================================================================================================
+    `boxes`       traced values, by their ids
+    `arrays`      arrays that somebody may write into, by their ids
+    `carriers`    the ids of what is made again with others in it: variables, containers, and functions with these
+    `named`       globals, with what they mean and the bits of what is an array
+    `key`         what is the same for functions that compute the same of the traced values
+    ============  ====================================================================================================
+    """
+
+    def __init__(self) -> None:
+        self.boxes, self.arrays, self.carriers = dict[int, Any](), dict[int, Any](), set[int]()
+        self.named, self.key = list[tuple[dict[str, Any], str, Any, Any]](), list[Any]()
+        self._met, self._is_writing, self._has_arrays = dict[int, int](), False, False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no function of numpy's can write into an array that was found."""
+        return not (self._has_arrays and self._is_writing)
+
+    def takes(self, part: Any, is_named: bool = False) -> bool:
+        """Return whether something is of this kind, with all that it leads to; what is named is what a global means."""
+        kind: Any = type(part)
+        if kind in _NUMBERS:
+            self.key.append((kind, part.hex() if isinstance(part, float) else part))
+            return True
+        number = self._met.setdefault(id(part), len(self._met))
+        self.key.append((kind, number))
+        if number < len(self._met) - 1:
+            return True
+        if number > _MOST:
+            return False
+        if kind is ModuleType or (callable(part) and _is_known(part)):
+            self.key.append(id(part))
+            return kind is not ModuleType or part.__name__ in _HOMES
+        if kind is np.ndarray:
+            return self._takes_array(part, is_named)
+        if kind is FunctionType:
+            return self._takes_function(part, is_named)
+        return not is_named and self._takes_held(part)
+
+    def _takes_held(self, part: Any) -> bool:
+        kind: Any = type(part)
+        if kind in pytree.TRACED:
+            self.boxes[id(part)] = part
+            plain: Any = pytree.plain(part)
+            return type(plain) in (float, np.float64) or (type(plain) is np.ndarray and plain.dtype.kind in "fc")
+        if kind is not CellType and kind not in _CONTAINERS:
+            return False
+        self.carriers.add(id(part))
+        inner = contents_of(part).parts
+        self.key.append(len(inner))
+        return all(map(self.takes, inner))
+
+    def _takes_array(self, array: np.ndarray, is_named: bool) -> bool:
+        self._has_arrays = True
+        if is_named and array.size > SMALL:
+            return False
+        if not is_named and not is_frozen(array):
+            self.arrays[id(array)] = array
+        bits = array.tobytes() if array.size <= SMALL else object()  # which is like no other
+        self.key.append((array.shape, array.dtype, bits))
+        return array.dtype.kind in _KINDS
+
+    def _takes_function(self, function: FunctionType, is_named: bool) -> bool:
+        code = _read(function.__code__)
+        held = [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
+        held = [part for part in held if part is not None]
+        if code is None or (is_named and held):
+            return False
+        if held:
+            self.carriers.add(id(function))
+        self.key.append(function.__code__)
+        self._is_writing = self._is_writing or code.is_writing
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        return all(map(self.takes, held)) and all(self._takes_read(function, cells, *read) for read in code.reads)
+
+    def _takes_read(
+        self, function: FunctionType, cells: dict[str, CellType], is_global: bool, name: str, names: Sequence[str]
+    ) -> bool:
+        """Return whether what a function reads by a name is of this kind, with the attributes that it takes of it."""
+        if is_global:
+            value = function.__globals__.get(name, MISSING)
+            bits = value.tobytes() if type(value) is np.ndarray else None
+            self.named.append((function.__globals__, name, value, bits))
+            value = getattr(builtins, name, None) if value is MISSING else value
+        elif name in cells:
+            value = cells[name].cell_contents
+        else:  # a variable of its own
+            return _OF_ARRAYS.issuperset(names)
+        rest = list(names)
+        while type(value) is ModuleType and value.__name__ in _HOMES and rest:
+            value = getattr(value, rest.pop(0), MISSING)
+        return type(value) is not ModuleType and _OF_ARRAYS.issuperset(rest) and self.takes(value, is_global)
+
+
+class Arithmetic:
+    """A function, or several in builtin containers, known to compute and nothing else, as it is when this is made.
+
+    Attributes
+    ----------
+    leaves
+        The traced values in it.
+    key
+        What is the same for functions that compute the same of these.
+    """
+
+    def __init__(self, fun: Any, world: _World) -> None:
+        self._fun, self._named, self._arrays = fun, world.named, list(world.arrays.values())
+        self.leaves, self.key = list(world.boxes.values()), tuple(world.key)
+        self._make = Template.of(fun, [*world.boxes, *world.arrays], world.carriers)
+
+    @classmethod
+    def of(cls, fun: Any) -> Arithmetic | None:
+        """Return what is known of a function; None where it may do more."""
+        world = _World()
+        try:
+            return cls(fun, world) if world.takes(fun) and world.is_closed else None
+        except (ClosureError, RecursionError, ValueError):  # a variable that has no value yet
+            return None
+
+    def keep(self) -> None:
+        """Keep arrays as they are now: others may write into them."""
+        self._arrays = [array.copy() for array in self._arrays]
+
+    def at(self, leaves: Sequence[Any]) -> Any:
+        """Return the function as it was, with these in the place of the traced values."""
+        made = self._make([*leaves, *self._arrays])
+        if all(_is_still(*named) for named in self._named):
+            return made
+        return _rescoped(made, {(id(scope), name): (value, bits) for scope, name, value, bits in self._named}, {})
+
+
+def _is_still(scope: dict[str, Any], name: str, value: Any, bits: Any) -> bool:
+    return scope.get(name, MISSING) is value and (bits is None or value.tobytes() == bits)
+
+
+def _rescoped(part: Any, named: dict[tuple[int, str], Any], made: dict[int, Any]) -> Any:
+    """Return functions like these that mean by names what they meant."""
+    kind: Any = type(part)
+    if kind in _CONTAINERS:
+        return (
+            {key: _rescoped(each, named, made) for key, each in part.items()}
+            if kind is dict
+            else kind(_rescoped(each, named, made) for each in part)
+        )
+    if kind is not FunctionType or _is_known(part):
+        return part
+    if id(part) not in made:
+        scope, code = part.__globals__, part.__code__
+        cells = tuple(CellType() for _ in part.__closure__ or ())
+        own = dict[str, Any](scope)
+        new = made[id(part)] = FunctionType(code, own, part.__name__, _rescoped(part.__defaults__, named, made), cells)
+        new.__kwdefaults__ = _rescoped(part.__kwdefaults__, named, made)
+        for (home, name), (value, bits) in named.items():
+            if home == id(scope) and value is MISSING:
+                own.pop(name, None)
+            elif home == id(scope):
+                was = value if bits is None else np.frombuffer(bits, value.dtype).reshape(value.shape)
+                own[name] = _rescoped(was, named, made)
+        for cell, old in zip(cells, part.__closure__ or (), strict=True):
+            cell.cell_contents = _rescoped(old.cell_contents, named, made)
+    return made[id(part)]
