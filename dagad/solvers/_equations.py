@@ -289,12 +289,21 @@ class Extended:
         params = [leaves[position] for position in self._moving]
         with contextlib.ExitStack() as stack:
             bare = functools.cache(lambda: stack.enter_context(self._below.bare_field(leaves)))  # seldom needed
-            there = None
-            is_sure = self._below.key is not None
-            if params and not is_sure:
+            there, key = None, self._key_of(leaves, stacks)
+            if params and key is None:
                 others = list(map(nearby, params))
                 there = others, stack.enter_context(self._below.bare_field(at(others)))
-            yield RecordedSlopes(lambda moving: written(at(moving)), bare, there, params, stacks, self._count, usual, is_sure)
+            yield RecordedSlopes(
+                lambda moving: written(at(moving)), bare, there, params, stacks, self._count, usual, key
+            )
+
+    def _key_of(self, leaves: Sequence[Any], stacks: Sequence[Any]) -> Any:
+        """Return what is the same where the same is computed of the parameters that move."""
+        if self.key is None:
+            return None
+        moving = [(leaves[position].shape, stack.shape) for position, stack in zip(self._moving, stacks, strict=True)]
+        still = [_bits_of(leaf) for position, leaf in enumerate(leaves) if position not in self._moving]
+        return None if None in still else (self.key, self.n_moving, *moving, *still)
 
     def _extended_slopes(self, field: Field, level: int, t: Array, y: Array) -> Any:
         """Return the slopes of the states and of their tangents."""
@@ -327,6 +336,12 @@ def _moving(leaf: Leaf, level: int, tangents: list[Any]) -> Any:
     """Return a parameter in a box, with its tangents in a stack where they are plain."""
     value = np.float64(leaf) if type(leaf) is float else leaf  # numpy's own division, for one, in any case
     return new_box(value, level, TangentNode.new_root(stacked(tangents, value)))
+
+
+def _bits_of(leaf: Leaf) -> Any:
+    """Return the bits of a parameter that stays as it is; None of one that is large."""
+    array = np.asarray(leaf)
+    return (type(leaf), array.shape, array.dtype, array.tobytes()) if array.size <= MOST_STATES else None
 
 
 def _dtype_of(leaf: Leaf) -> Any:

@@ -27,38 +27,14 @@ import numpy as np
 
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array, Leaf
+from dagad.solvers._programs import Portable, keep, kept, maker
 from dagad.solvers._recorded_arrays import RecordedArray
-from dagad.solvers._recorded_rules import NAMES
 from dagad.solvers._recording import MOST_LINES, NotRecorded, Number, Recording, entries, parts_of
 from dagad.solvers._stepping import Slopes
 
 MOST_DIRECTIONS, MOST_STATES = 32, 600  # states with their tangents: of more, arrays are as quick
 MOST_RECORDS = 16  # of one integration: a function that decides otherwise at each call is not worth recording
 Field = Callable[[Any, Any], Any]
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled(source: str) -> Callable[..., Any]:
-    """Return what makes slopes of constants: subjects whose right-hand side is the same share it."""
-    names: dict[str, Any] = {**NAMES, "array": np.array}
-    exec(compile(source, "<a recorded right-hand side>", "exec"), names)  # nothing but names and operators of ours
-    made: Callable[..., Any] = names["make"]
-    return made
-
-
-def _program(recording: Recording, ends: Sequence[Number], constants: dict[str, Any], count: int) -> Callable[..., Any]:
-    """Return the slopes as a function of the time, and of the states with their tangents in some directions."""
-    states, directions = [f"y{index}" for index in range(len(ends))], range(count)
-    tangent_names = [f"{state}_{number}" for number in directions for state in states]
-    found = [end.term for end in ends]
-    tangents = [f"{end.term}_{number}" if end.is_moving else "0.0" for number in directions for end in ends]
-    lines = [f"def make({', '.join(constants)}):"]
-    lines += [f"    {line}" for line, is_value in recording.ahead if is_value or count]
-    lines.append(f"    def slopes(t, {', '.join([*states, *tangent_names])}):")
-    lines += [f"        {line}" for line, is_value in recording.body if is_value or count]
-    lines += [f"        return [{', '.join([*found, *tangents])}]", "    return slopes"]
-    made: Callable[..., Any] = _compiled("\n".join(lines))(*constants.values())
-    return made
 
 
 class RecordedSlopes:
@@ -78,8 +54,9 @@ class RecordedSlopes:
         How many directions there are.
     usual
         The slopes by the tracer.
-    is_sure
-        Whether the function is known to compute and nothing else: its program is not compared with it at each call.
+    key
+        What is the same where the same is computed of the parameters that move, if the function is known to compute and
+        nothing else: its programs are kept, and not compared with it at each call. Else None.
     """
 
     def __init__(
@@ -91,15 +68,19 @@ class RecordedSlopes:
         stacks: Sequence[Any],
         count: int,
         usual: Field,
-        is_sure: bool = False,
+        key: Any = None,
     ) -> None:
         self._written, self._params, self._stacks, self._usual = written, params, stacks, usual
-        self._bare, self._nearby, self._count, self._is_sure = bare, nearby, count, is_sure
+        self._bare, self._nearby, self._count, self._key = bare, nearby, count, key
         self._programs: list[Callable[..., Any]] = []  # the one that was used last is the first
         self._probes: dict[Callable[..., Any], Callable[..., Any]] = {}  # of programs, at the parameters nearby
         self._new: dict[Callable[..., Any], Leaf] = {}  # those that have not been compared again, with their times
         self._quick: Slopes | None = None  # the first program with its comparison, once it has been compared again
         self._n_records = self._n_lines = 0
+        self._portable: dict[Callable[..., Any], Portable] = {}  # of programs that are to be kept
+        self._programs += [program.at(params, stacks) for program in kept(key)]
+        if self._programs:
+            self._quick = self._checked(self._programs[0], 0)
 
     def __call__(self, t: Leaf, y: Array) -> Any:
         if self._quick is not None:  # nearly always
@@ -122,10 +103,13 @@ class RecordedSlopes:
 
     def _compared(self, t: Leaf, y: Array, found: Array) -> Any:
         """Return the tracer's slopes once more: at the start much may be zero that has derivatives later."""
-        del self._new[self._programs[0]]
+        program = self._programs[0]
+        del self._new[program]
         usual = self._usual(t, y)
         if usual.tobytes() != found.tobytes():
             self._give_up()
+        elif program in self._portable:
+            keep(self._key, self._portable.pop(program))
         return usual
 
     def _by_program(self, t: Leaf, y: Array) -> Any:
@@ -154,7 +138,7 @@ class RecordedSlopes:
         probe = self._probes.get(program)
         if program in self._new or (probe is None) != (self._nearby is None):
             return None
-        if self._is_sure:
+        if self._key is not None:
             return functools.partial(_finite, program)
         field = self._bare() if self._nearby is None else self._nearby[1]
         parts = nearby(np.zeros(n)).tolist()  # a state that stays zero would hide what its rate is
@@ -201,7 +185,8 @@ class RecordedSlopes:
         try:
             if y.dtype == FLOAT:
                 ends = self._recorded(recording, self._params, t, y[:n])
-                program = _program(recording, ends, recording.constants, self._count)
+                make = maker(recording, ends, list(recording.constants), self._count)
+                program = make(*recording.constants.values())
                 if self._nearby is not None:
                     with np.errstate(all="ignore"):
                         self._probes[program] = self._probe(recording, ends, self._nearby[0], t, y[:n])
@@ -213,6 +198,9 @@ class RecordedSlopes:
         if is_right and recording.is_open:
             self._programs.insert(0, program)
             self._new[program], self._quick = t, None
+            portable = None if self._key is None else Portable.of(recording, make)
+            if portable is not None:
+                self._portable[program] = portable
         else:
             self._give_up()
         recording.is_open = False
@@ -234,10 +222,11 @@ class RecordedSlopes:
         if not recording.is_portable:
             recording = Recording(0, RecordedArray)
             ends = self._recorded(recording, params, t, y)
-            return _program(recording, ends, recording.constants, 0)
+            return maker(recording, ends, list(recording.constants), 0)(*recording.constants.values())
         taken = {name: float(np.ravel(params[param])[index]) for name, (param, index) in recording.taken.items()}
         names = {name: value for name, value in recording.constants.items() if name not in recording.tangents}
-        return _program(recording, ends, names | taken, 0)
+        constants = names | taken
+        return maker(recording, ends, list(constants), 0)(*constants.values())
 
 
 def _finite(program: Callable[..., Any], t: float, y: list[float]) -> list[float]:
