@@ -18,6 +18,7 @@ from dagad._tracing.forward import push
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array
 from dagad.solvers._equations import Equation, Field, is_kind_of
+from dagad.solvers._floats import at_times
 from dagad.solvers._stepping import Slopes, stepped
 
 MOST_BAD = 300  # calls that give nan, before the time goes on: a step gets shorter by five each time or so
@@ -198,6 +199,16 @@ def integrate(equation: Equation, params: Sequence[Any], y0: Array, span: tuple[
         found = solved(slope, span, y0, **asked, **options | stepped(options["method"], y0, slope))
     check_solved(found, "the equations of its sensitivities, or of its adjoint,")
     return found
+
+
+def integrate_to(
+    equation: Equation, params: Sequence[Any], y0: Array, span: tuple[float, float], times: np.ndarray
+) -> Any:
+    """Return the solution at some times of the span, in its order, as columns; what failed is refused."""
+    with equation.plain_field(params) as field:
+        options = solver_options(equation, params, abs(span[1] - span[0]))
+        found = at_times(FiniteSlope(field, *span), y0, span, times, options)
+    return integrate(equation, params, y0, span, t_eval=times).y if found is None else found
 
 
 def check_solved(found: Any, what: str) -> None:

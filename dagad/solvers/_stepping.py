@@ -178,7 +178,7 @@ def quick(method: object) -> Any:
 # Steps of floats
 
 
-def _sum_of(coefficients: Iterable[float]) -> tuple[str, str, str]:
+def sum_of(coefficients: Iterable[float]) -> tuple[str, str, str]:
     """Return a sum of stages, the names of their numbers in it, and those of the stages."""
     terms = [(float(each), index) for index, each in enumerate(coefficients) if each]
     total = " + ".join(f"{each!r} * p{index}" for each, index in terms)
@@ -189,21 +189,21 @@ def _lines(solver: Any) -> list[str]:
     """Return the functions `advance`, from which a step's end and its stages come, and `error`, its norm."""
     lines = ["def advance(slope, t, h, y, k0):"]
     for stage in range(1, solver.n_stages):
-        total, numbers, stages = _sum_of(solver.A[stage, :stage])
+        total, numbers, stages = sum_of(solver.A[stage, :stage])
         state = f"[v + h * ({total}) for v, {numbers} in zip(y, {stages})]"
         lines.append(f"    k{stage} = slope(t + {float(solver.C[stage])!r} * h, {state})")
-    total, numbers, stages = _sum_of(solver.B)
+    total, numbers, stages = sum_of(solver.B)
     lines.append(f"    new = [v + h * ({total}) for v, {numbers} in zip(y, {stages})]")
     every = ", ".join(f"k{stage}" for stage in range(solver.n_stages + 1))
     lines += [f"    k{solver.n_stages} = slope(t + h, new)", f"    return new, ({every})"]
     lines += ["def error(h, y, new, stages, atol, rtol):", f"    {every} = stages"]
     scale = "(a + r * max(abs(v), abs(w)))"
     if not hasattr(solver, "E5"):
-        total, numbers, stages = _sum_of(solver.E)
+        total, numbers, stages = sum_of(solver.E)
         whole = f"sum([(e := ({total}) / {scale}) * e for v, w, a, r, {numbers} in zip(y, new, atol, rtol, {stages})])"
         return [*lines, f"    return abs(h) * sqrt({whole} / len(y))"]
     for order in (3, 5):
-        total, numbers, stages = _sum_of(getattr(solver, f"E{order}"))
+        total, numbers, stages = sum_of(getattr(solver, f"E{order}"))
         each = f"(e := ({total}) / {scale}) * e for v, w, a, r, {numbers} in zip(y, new, atol, rtol, {stages})"
         lines.append(f"    e{order} = sum([{each}])")
     lines.append("    return abs(h) * e5 / sqrt((e5 + 0.01 * e3) * len(y)) if e5 or e3 else 0.0")
@@ -211,7 +211,8 @@ def _lines(solver: Any) -> list[str]:
 
 
 @functools.cache
-def _of_floats(name: str) -> Any:
+def of_floats(name: str) -> Any:
+    """Return a class of scipy's solvers whose steps are of floats."""
     from scipy import integrate
 
     base = getattr(integrate, name)
@@ -229,6 +230,10 @@ class _FloatSteps(_Solver):
 
     def __init__(self, *args: Any, field: ByNumbers, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.begin(field)
+
+    def begin(self, field: ByNumbers) -> None:
+        """Have the numbers of what is in arrays."""
         self._field = field
         self._stages: Sequence[list[float]] = ()
         self._state, self._slope = self.y.tolist(), self.f.tolist()
@@ -290,4 +295,4 @@ def stepped(method: object, y0: np.ndarray, field: ByNumbers) -> dict[str, Any]:
     """Return the options that have scipy take steps of sensitivities sooner: in floats where arrays are no quicker."""
     if method not in EXPLICIT or len(y0) > MOST_NUMBERS or y0.dtype != float:
         return {"method": quick(method)}
-    return {"method": _of_floats(str(method)), "field": field}
+    return {"method": of_floats(str(method)), "field": field}

@@ -23,7 +23,7 @@ from dagad._values import pytree
 from dagad._values.blocks import full
 from dagad.solvers._adjoint import pulled_through_time
 from dagad.solvers._equations import Equation, Extended
-from dagad.solvers._integration import integrate
+from dagad.solvers._integration import integrate, integrate_to
 
 Y0, T0, MOVING, PARAMS = range(4)  # where they stand among the leaves; the parameters are the rest
 
@@ -92,8 +92,7 @@ def _solved(problem: Problem, leaves: Sequence[Any]) -> Any:
         return np.repeat(y0[:, None], len(times), axis=1)
     if wanted[0] < t0:
         wanted, positions = wanted[::-1], len(wanted) - 1 - positions
-    found = integrate(problem.equation, leaves[PARAMS:], y0, (t0, wanted[-1]), t_eval=wanted)
-    return found.y[:, positions]
+    return integrate_to(problem.equation, leaves[PARAMS:], y0, (t0, wanted[-1]), wanted)[:, positions]
 
 
 # Forward
