@@ -18,11 +18,11 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.tape import traceable
 from dagad._types import Args, Array, Function, Leaf
 from dagad._values import pytree
-from dagad.solvers._arithmetic import Arithmetic
 from dagad._values.before import Before
 from dagad._values.canonical import snapshot
 from dagad._values.closures import closure_convert
 from dagad._values.named import Named
+from dagad.solvers._arithmetic import Arithmetic
 
 Found = TypeVar("Found")
 MakeField = Callable[[Sequence[Any]], Callable[[Any, Any], Any]]

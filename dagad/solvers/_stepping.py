@@ -43,6 +43,9 @@ class ByNumbers(Protocol):
     def numbers(self) -> Slopes | None:
         """Returns the program."""
 
+    def __call__(self, t: Any, y: np.ndarray) -> Any:
+        """Return the slopes of an array."""
+
 
 class _Solver:
     """What an explicit solver of scipy's has, for what is put before one."""
