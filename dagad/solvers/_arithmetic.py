@@ -51,13 +51,16 @@ _MOST = 100  # parts: what has more is data
 _KINDS = "fiub"  # of numbers in an array
 
 
+# What writes into nothing that it is given.
+_OWN = frozenset({enumerate, float, len, list, max, min, range, reversed, sum, tuple, zip, np.interp})
+
+
 @functools.cache
 def _known() -> frozenset[Any]:
     """Return the functions that may be called, but for universal ones."""
     of_numpy = (getattr(home, name) for home in (np, anp) for name in _OF_NUMPY)
     universal = (getattr(anp, name, len) for name, one in vars(np).items() if type(one) is np.ufunc)  # as primitives
-    own = enumerate, float, len, list, max, min, range, reversed, sum, tuple, zip, np.interp
-    return frozenset([*own, *of_numpy, *universal])
+    return frozenset([*_OWN, *of_numpy, *universal])
 
 
 def _is_known(function: Any) -> bool:
@@ -122,12 +125,12 @@ class _World:
     def __init__(self) -> None:
         self.boxes, self.arrays, self.carriers = dict[int, Any](), dict[int, Any](), set[int]()
         self.named, self.key = list[tuple[dict[str, Any], str, Any, Any]](), list[Any]()
-        self._met, self._is_writing, self._has_arrays = dict[int, int](), False, False
+        self._met, self._is_writing, self._has_writers, self._has_arrays = dict[int, int](), False, False, False
 
     @property
     def is_closed(self) -> bool:
         """Whether no function of numpy's can write into an array that was found."""
-        return not (self._has_arrays and self._is_writing)
+        return not (self._has_arrays and self._has_writers and self._is_writing)
 
     def takes(self, part: Any, is_named: bool = False) -> bool:
         """Return whether something is of this kind, with all that it leads to; what is named is what a global means."""
@@ -143,6 +146,7 @@ class _World:
             return False
         if kind is ModuleType or (callable(part) and _is_known(part)):
             self.key.append(id(part))
+            self._has_writers = self._has_writers or (kind is not ModuleType and part not in _OWN)
             return kind is not ModuleType or part.__name__ in _HOMES
         if kind is np.ndarray:
             return self._takes_array(part, is_named)
@@ -152,6 +156,11 @@ class _World:
 
     def _takes_held(self, part: Any) -> bool:
         kind: Any = type(part)
+        names = vars(kind).get("computes_from")
+        if names is not None:  # an object of ours, and what all its values come from
+            self.carriers.add(id(part))
+            self.key.append(names)
+            return all(self.takes(getattr(part, name)) for name in names)
         if kind in pytree.TRACED:
             self.boxes[id(part)] = part
             plain: Any = pytree.plain(part)

@@ -14,8 +14,9 @@ from dagad._tracing.operands import array_of
 from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._values.canonical import snapshot
-from dagad.solvers import _splines
+from dagad.solvers import _recorded_splines, _splines
 from dagad.solvers._given import is_anything_traced, plain, taken
+from dagad.solvers._recorded_splines import is_written_down
 
 _ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
 
@@ -23,11 +24,16 @@ _ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
 class Piecewise:
     """Piecewise polynomials as scipy has them, which may be made of traced data and asked at traced points."""
 
+    computes_from = "c", "x", "_modes"  # see `_arithmetic`
+
     def __init__(self, stock: Any, c: Array, x: Array) -> None:
         self._stock, self.c, self.x = stock, c, x
+        self._modes = stock.axis, stock.extrapolate
 
     def __call__(self, x: Array, nu: int = 0, extrapolate: object = None) -> Any:
         """Return the values at some points, or those of a derivative."""
+        if is_written_down(self.c, x):
+            return _recorded_splines.value_at(self.c, self.x, x, nu, self._mode(extrapolate), self._stock.axis)
         refuse_numbers("a spline of `dagad.solvers`", x)
         points = array_of(pytree.all_opened(x))
         if not is_anything_traced(self.c, self.x, points):
@@ -216,17 +222,27 @@ _KINDS = frozenset({"linear", "slinear", "previous", "next", "nearest", "nearest
 class Interpolated:
     """Data with values in between, as `scipy.interpolate.interp1d` has them; data and points may be traced."""
 
+    computes_from = "x", "y", "_options"  # see `_arithmetic`
+
     def __init__(self, stock: Any, x: Array, y: Array, options: dict[str, Any]) -> None:
         self._stock, self.x, self.y, self._options = stock, x, y, options
 
     def __call__(self, x: Array) -> Any:
         """Return the values at some points."""
+        if is_written_down(self.y, x):
+            return _recorded_splines.line_at(x, self.x if self._is_line() else None, self.y, is_from_left=True)
         refuse_numbers("`dagad.solvers.interp1d`", x)
         points = array_of(pytree.all_opened(x))
         if not is_anything_traced(self.x, self.y, points):
             return self._stock(x)
         self.check()
         return _interpolated(self.x, self.y, _kept(points), **self._options)
+
+    def _is_line(self) -> bool:
+        """Return whether these are straight lines between nodes that ascend, and nothing is said of what is beyond."""
+        kind, fill = self._options["kind"], self._options["fill_value"]
+        is_line = kind == "linear" and not isinstance(fill, str) and type(self.x) is np.ndarray
+        return is_line and bool(np.all(np.diff(self.x) > 0.0))
 
     def check(self) -> None:
         """Refuse to differentiate another kind."""

@@ -32,7 +32,7 @@ from dagad.solvers._recorded_arrays import RecordedArray
 from dagad.solvers._recording import MOST_LINES, NotRecorded, Number, Recording, entries, parts_of
 from dagad.solvers._stepping import Slopes
 
-MOST_DIRECTIONS, MOST_STATES = 32, 600  # states with their tangents: of more, arrays are as quick
+MOST_DIRECTIONS, MOST_STATES = 64, 600  # states with their tangents: of more, arrays are as quick
 MOST_RECORDS = 16  # of one integration: a function that decides otherwise at each call is not worth recording
 Field = Callable[[Any, Any], Any]
 
@@ -181,7 +181,8 @@ class RecordedSlopes:
     def _record(self, t: Leaf, y: Array, usual: Array) -> None:
         """Write the operations of a call down, if they give what the tracer has given."""
         self._n_records += 1
-        recording, n, is_right = Recording(self._count, RecordedArray), len(y) // (1 + self._count), False
+        recording = Recording(self._count, RecordedArray, self._key is not None)
+        n, is_right = len(y) // (1 + self._count), False
         try:
             if y.dtype == FLOAT:
                 ends = self._recorded(recording, self._params, t, y[:n])

@@ -22,6 +22,7 @@ from dagad._tracing.stacked_tangents import FLOAT, NUMBERS, has_stock_rule
 from dagad._tracing.traced_array import TracedArray, new_box
 from dagad._types import Args, Function, Kwargs, Leaf
 from dagad.solvers._recorded_rules import OF_ONE, OF_TWO, POWER, Rule
+from dagad.solvers._recorded_splines import line_at
 from dagad.solvers._recording import Number, Numbers, Recording, entries, is_recorded, leave, level_of, of_two
 
 _ADDED = frozenset({np.add, np.subtract})
@@ -76,6 +77,8 @@ class RecordedArray(Numbers):
             return _of_still(recording, func, args)
         if func is np.concatenate and len(args) == 1 and type(args[0]) in (list, tuple):
             return _joined(recording, args[0])
+        if func is np.interp and len(args) == 3:
+            return line_at(*args)
         if func is np.sum and len(args) == 1:
             return _sum(self)
         return _product(recording, *args) if func is np.dot and len(args) == 2 else recording.give_up()

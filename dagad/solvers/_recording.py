@@ -54,10 +54,12 @@ class Recording:
         Of more the recording is given up.
     array
         What arrays of numbers are, a kind of `Numbers`.
+    is_sure
+        Whether the function that is recorded is known not to ask what its arguments are.
     """
 
-    def __init__(self, count: int, array: type[Numbers] | None = None) -> None:
-        self.count, self.is_open, self.most_lines = count, True, MOST_LINES
+    def __init__(self, count: int, array: type[Numbers] | None = None, is_sure: bool = False) -> None:
+        self.count, self.is_open, self.most_lines, self.is_sure = count, True, MOST_LINES, is_sure
         self.array = Numbers if array is None else array
         self.constants: dict[str, Any] = {}
         self.ahead: list[tuple[str, bool]] = []
@@ -130,7 +132,8 @@ class Recording:
     def with_tangent_of(self, found: Number, tangent: str, of: Number, factor: str = "") -> Number:
         """Write down the tangents of a number, from those of another."""
         for number in range(self.count):
-            line = tangent.format(dx=f"{of.term}_{number}", x=of.term, v=found.term, f=factor)
+            own = f"{found.term}_{number}"
+            line = tangent.format(dx=f"{of.term}_{number}", x=of.term, v=found.term, dv=own, f=factor)
             self._lines_of([found]).append((f"{found.term}_{number} = {line}", False))
         return Number(self, found.term, found.recorded_number, True, found.is_varying)
 
@@ -211,7 +214,11 @@ class Unrecorded(metaclass=_KnownByType):
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refused
     __array_ufunc__ = __array_function__ = __copy__ = __deepcopy__ = __reduce_ex__ = _refused
     __str__ = __repr__ = __format__ = _refused
-    __class__ = property(_refused)  # `isinstance` asks for it: a time would be a float
+
+    def _what_it_is(self) -> Any:
+        return type(self) if self.recording.is_sure else self._refused()  # numpy asks, too, of several arguments
+
+    __class__ = property(_what_it_is)  # `isinstance` asks for it: a time would be a float
 
     def __getattr__(self, name: str) -> Any:
         self.recording.give_up()
@@ -372,6 +379,8 @@ class Number(Unrecorded):
         return -self if ufunc is np.negative else _of_still(self.recording, ufunc, inputs)
 
     def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
+        if func is np.interp and any(map(is_recorded, args)):
+            return NotImplemented
         if func is np.stack and len(args) == 1 and not kwargs and type(args[0]) in (list, tuple):
             if any(map(is_array, args[0])):
                 self.recording.give_up()

@@ -297,8 +297,8 @@ def _stacks_of_values(argnums: Sequence[int], stacks: Sequence[Any], ans: Value,
     moves = dict(zip(argnums, stacks, strict=True))
     parts = []
     if 0 in moves:
-        found = value_at(moves[0].transpose(*range(1, moves[0].ndim), 0), *args[1:], **kwargs)
-        parts.append(found.transpose(found.ndim - 1, *range(found.ndim - 1)))
+        found = value_at(anp.moveaxis(moves[0], 0, -1), *args[1:], **kwargs)
+        parts.append(anp.moveaxis(found, -1, 0))
     if 2 in moves:
         parts.append(_beside_trail(moves[2], args, kwargs["axis"], 1) * _slope(args, kwargs))
     return whole(sum(parts[1:], parts[0]), ans)

@@ -16,7 +16,17 @@ from autograd.tracer import getval
 
 import dagad
 from dagad._tracing import stacked_tangents
-from dagad.solvers import _equations, _recorded, _recorded_tangents, _recording, odeint, solve_ivp
+from dagad.solvers import (
+    CubicSpline,
+    PchipInterpolator,
+    _equations,
+    _recorded,
+    _recorded_tangents,
+    _recording,
+    interp1d,
+    odeint,
+    solve_ivp,
+)
 
 THETA = np.array([0.7, 0.4, 1.3])
 TIMES = [0.3, 1.0, 2.5]
@@ -110,6 +120,20 @@ def of_constants(t: Any, y: Any, p: Any) -> Any:
     return [1.0, t]
 
 
+NODES = np.array([0.0, 0.5, 1.4, 2.5])
+WIDE = np.array([-1.0, 0.5, 1.4, 4.0])
+
+
+def of_lines(t: Any, y: Any, p: Any) -> Any:
+    late = np.interp(t - 1.0, NODES[:3], p) + np.interp(3.0 * t, NODES, -NODES)
+    return [-np.interp(y[0], NODES[:3], p) * y[0], late * y[1] * np.interp(y[1], NODES[1:], p)]
+
+
+def of_splines(t: Any, y: Any, p: Any) -> Any:
+    smooth, known = CubicSpline(NODES, np.stack([p[0], 1.0, p[1], p[2]])), CubicSpline(NODES, [0.1, 0.5, 0.3, 0.2])
+    return [-smooth(t) * y[0] + known(y[1]), smooth(y[0], 1) * known(t) - 0.1 * y[1]]
+
+
 RECORDED = [
     oscillator,
     forced,
@@ -120,8 +144,45 @@ RECORDED = [
     of_constants,
     in_a_stack,
 ]
-IN_ARRAYS = [in_an_array, of_entries, of_functions, of_neighbours, of_matrices, of_sums, of_parts_alone]
-FOLLOWED = [by_a_number, written_into]
+IN_ARRAYS = [in_an_array, of_entries, of_functions, of_neighbours, of_matrices, of_sums, of_parts_alone, of_lines]
+FOLLOWED = [by_a_number, written_into, of_splines]
+
+
+class Interpolating:
+    """Curves of the parameters, made once, within the right-hand side."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    def field(self, theta: Any) -> Any:
+        curve = self._make(WIDE, np.stack([theta[0], 0.5 + theta[1] ** 2, theta[2], theta[0] * theta[1]]))
+        known = self._make(WIDE, np.array([0.1, 0.5, 0.3, 0.2]))
+
+        def field(t: Any, y: Any, p: Any) -> Any:
+            return [-curve(t) * y[0] + known(y[1]), curve(y[0]) * known(t) - 0.1 * p[0] * y[1] * curve(2.5)]
+
+        return field
+
+
+def beyond(x: Any, y: Any) -> Any:
+    return CubicSpline(x[:3], y[:3])
+
+
+def kept_within(x: Any, y: Any) -> Any:
+    return CubicSpline(x, y, extrapolate=False)
+
+
+def of_slopes(x: Any, y: Any) -> Any:
+    spline = CubicSpline(x, y, bc_type="natural")
+    return lambda t: spline(t, 1) * spline(t, 2) - spline(t)
+
+
+def in_columns(x: Any, y: Any) -> Any:
+    spline = CubicSpline(x, np.stack([y, y**2], axis=1))
+    return lambda t: spline(t)[0] - spline(t)[1]
+
+
+CURVES = [CubicSpline, PchipInterpolator, interp1d, beyond, kept_within, of_slopes]
 
 
 def states(field: Field, theta: Any, method: str = "RK45", **options: Any) -> Any:
@@ -190,6 +251,46 @@ def curvatures(field: Field, method: str) -> Any:
 
     forward = dagad.jacfwd(dagad.jacfwd(lambda theta: states(field, theta, method)[0, 1:]))(THETA)
     return dagad.hessian(loss)(THETA), dagad.hvp(loss, THETA, np.array([0.5, -1.0, 2.0])), forward
+
+
+def interpolated(make: Callable[..., Any], theta: Any, method: str = "RK45") -> Any:
+    return states(Interpolating(make).field(theta), theta, method)
+
+
+@pytest.mark.each_value("each kind of curve, by each method")
+@pytest.mark.parametrize("method", ["RK45", "DOP853", "BDF"])
+@pytest.mark.parametrize("make", [*CURVES, in_columns])
+def test_curves_of_parameters_in_a_program_have_the_bits_of_followed_ones(
+    make: Callable[..., Any], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def derivatives() -> list[Any]:
+        gradient = dagad.grad(lambda theta: np.sum(interpolated(make, theta, method) ** 2))(THETA)
+        jacobian = dagad.jacfwd(lambda theta: interpolated(make, theta, method))(THETA)
+        hessian = dagad.hvp(lambda theta: np.sum(interpolated(make, theta, method) ** 2), THETA, THETA)
+        return [each.tobytes() for each in (gradient, jacobian, hessian)]
+
+    found = derivatives()
+    followed(monkeypatch)
+    assert found == derivatives()
+
+
+@pytest.mark.parametrize("make", CURVES)
+def test_curves_of_parameters_are_followed_a_few_times_only(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch)
+    dagad.jacfwd(lambda theta: interpolated(make, theta))(THETA)
+    assert calls.followed < 8
+    assert calls.by_program > 5 * calls.followed
+
+
+@pytest.mark.parametrize("make", CURVES)
+def test_derivatives_through_curves_of_parameters_are_right(make: Callable[..., Any]) -> None:
+    def total(theta: Any) -> Any:
+        tight = {"rtol": 1e-10, "atol": 1e-12, "max_step": 0.1}
+        return np.sum(states(Interpolating(make).field(theta), theta, **tight) ** 2)
+
+    assert dagad.testing.taylor_rate(total, THETA) > 1.9
 
 
 @pytest.mark.sampled(6)
