@@ -116,6 +116,7 @@ class _World:
     ============  ====================================================================================================
     `boxes`       traced values, by their ids
     `arrays`      arrays that somebody may write into, by their ids
+    `made`        what is made of others, by the ids of what has been made
     `carriers`    the ids of what is made again with others in it: variables, containers, and functions with these
     `named`       globals, with what they mean and the bits of what is an array
     `key`         what is the same for functions that compute the same of the traced values
@@ -124,6 +125,7 @@ class _World:
 
     def __init__(self) -> None:
         self.boxes, self.arrays, self.carriers = dict[int, Any](), dict[int, Any](), set[int]()
+        self.made = dict[int, Any]()
         self.named, self.key = list[tuple[dict[str, Any], str, Any, Any]](), list[Any]()
         self._met, self._is_writing, self._has_writers, self._has_arrays = dict[int, int](), False, False, False
 
@@ -138,12 +140,10 @@ class _World:
         if kind in _NUMBERS:
             self.key.append((kind, part.hex() if isinstance(part, float) else part))
             return True
-        number = self._met.setdefault(id(part), len(self._met))
-        self.key.append((kind, number))
-        if number < len(self._met) - 1:
-            return True
-        if number > _MOST:
-            return False
+        is_met = id(part) in self._met
+        self.key.append((kind, self._met.setdefault(id(part), len(self._met))))
+        if is_met or len(self._met) > _MOST:
+            return is_met
         if kind is ModuleType or (callable(part) and _is_known(part)):
             self.key.append(id(part))
             self._has_writers = self._has_writers or (kind is not ModuleType and part not in _OWN)
@@ -160,7 +160,7 @@ class _World:
         if names is not None:  # an object of ours, and what all its values come from
             self.carriers.add(id(part))
             self.key.append(names)
-            return all(self.takes(getattr(part, name)) for name in names)
+            return self._takes_made(part) and all(self.takes(getattr(part, name)) for name in names)
         if kind in pytree.TRACED:
             self.boxes[id(part)] = part
             plain: Any = pytree.plain(part)
@@ -171,6 +171,17 @@ class _World:
         inner = contents_of(part).parts
         self.key.append(len(inner))
         return all(map(self.takes, inner))
+
+    def _takes_made(self, part: Any) -> bool:
+        """Take what is made of fewer numbers as these, to be made again of others: there are fewer to be moved."""
+        made = getattr(part, "made", None)
+        if made is None:
+            return True
+        self.made[id(part.made_value)] = made
+        self._met[id(part.made_value)] = len(self._met)
+        self.carriers |= {id(made), id(made.data)}
+        self.key.append((made.name, tuple(made.options.items())))
+        return all(map(self.takes, made.data))
 
     def _takes_array(self, array: np.ndarray, is_named: bool) -> bool:
         self._has_arrays = True
@@ -228,7 +239,9 @@ class Arithmetic:
     def __init__(self, fun: Any, world: _World) -> None:
         self._fun, self._named, self._arrays = fun, world.named, list(world.arrays.values())
         self.leaves, self.key = list(world.boxes.values()), tuple(world.key)
-        self._make = Template.of(fun, [*world.boxes, *world.arrays], world.carriers)
+        self._places = {key: place for place, key in enumerate([*world.boxes, *world.arrays])}
+        self._made = list(world.made.values())
+        self._make = Template.of(fun, [*world.boxes, *world.arrays, *world.made], world.carriers)
 
     @classmethod
     def of(cls, fun: Any) -> Arithmetic | None:
@@ -245,7 +258,11 @@ class Arithmetic:
 
     def at(self, leaves: Sequence[Any]) -> Any:
         """Return the function as it was, with these in the place of the traced values."""
-        made = self._make([*leaves, *self._arrays])
+        given = [*leaves, *self._arrays]
+        for one in self._made:
+            places = [self._places.get(id(part)) for part in one.data]
+            given.append(one.again([p if at is None else given[at] for p, at in zip(one.data, places, strict=True)]))
+        made = self._make(given)
         if all(_is_still(*named) for named in self._named):
             return made
         return _rescoped(made, {(id(scope), name): (value, bits) for scope, name, value, bits in self._named}, {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import functools
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import autograd.numpy as anp
 import numpy as np
@@ -16,9 +18,24 @@ from dagad._values import pytree
 from dagad._values.canonical import snapshot
 from dagad.solvers import _recorded_splines, _splines
 from dagad.solvers._given import is_anything_traced, plain, taken
+from dagad.solvers._recorded_arrays import of_still
 from dagad.solvers._recorded_splines import is_written_down
 
 _ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
+
+
+class Made(NamedTuple):
+    """How coefficients were made of traced data: by a function of `_splines`, which has a name, and its options."""
+
+    name: str
+    data: tuple[Any, ...]
+    options: dict[str, Any]
+
+    def again(self, data: Sequence[Any]) -> Any:
+        """Return the coefficients of other data, in a right-hand side that is recorded too."""
+        function = functools.partial(getattr(_splines, self.name), **self.options)
+        recordings = [part.recording for part in data if is_written_down(part)]
+        return of_still(recordings[0], function, tuple(data)) if recordings else function(*data)
 
 
 class Piecewise:
@@ -26,8 +43,8 @@ class Piecewise:
 
     computes_from = "c", "x", "_modes"  # see `_arithmetic`
 
-    def __init__(self, stock: Any, c: Array, x: Array) -> None:
-        self._stock, self.c, self.x = stock, c, x
+    def __init__(self, stock: Any, c: Array, x: Array, made: Made | None = None) -> None:
+        self._stock, self.c, self.x, self.made = stock, c, x, made
         self._modes = stock.axis, stock.extrapolate
 
     def __call__(self, x: Array, nu: int = 0, extrapolate: object = None) -> Any:
@@ -71,6 +88,11 @@ class Piecewise:
                 "period, with `extrapolate=True`."
             )
         return _splines.integral_between(self.c, self.x, _kept(a), _kept(b), extrapolate=mode)
+
+    @property
+    def made_value(self) -> Any:
+        """What `made` says how to make again."""
+        return self.c
 
     def _mode(self, extrapolate: object) -> Any:
         return self._stock.extrapolate if extrapolate is None else extrapolate
@@ -147,7 +169,7 @@ def CubicSpline(
     if not is_traced:
         return Piecewise(stock, stock.c, stock.x)
     x, y = taken(x), taken(y)
-    return Piecewise(stock, _splines.cubic(x, y, *values, orders=orders, axis=axis), x)
+    return _made(stock, Made("cubic", (x, y, *values), {"orders": orders, "axis": axis}))
 
 
 def _opened(data: Tree) -> Any:
@@ -212,7 +234,11 @@ def PchipInterpolator(
     if not is_anything_traced(x, y):
         return Piecewise(stock, stock.c, stock.x)
     x, y = taken(x), taken(y)
-    return Piecewise(stock, _splines.monotone(x, y, axis=axis), x)
+    return _made(stock, Made("monotone", (x, y), {"axis": axis}))
+
+
+def _made(stock: Any, made: Made) -> Piecewise:
+    return Piecewise(stock, made.again(made.data), made.data[0], made)
 
 
 # What interp1d takes between two nodes: those at the left and at the right for "linear", one of them otherwise.

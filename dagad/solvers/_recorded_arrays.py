@@ -58,7 +58,7 @@ class RecordedArray(Numbers):
     def __pow__(self, exponent: Leaf) -> Any:
         recording = self.recording
         if self.still is not None:
-            return _of_still(recording, np.power, (self, exponent))
+            return of_still(recording, np.power, (self, exponent))
         if type(exponent) not in NUMBERS:
             recording.give_up()
         power, less = (recording.constant(each) for each in (exponent, exponent - 1 if exponent else 1.0))
@@ -74,7 +74,7 @@ class RecordedArray(Numbers):
         if kwargs:
             recording.give_up()
         if _are_still(recording, args):
-            return _of_still(recording, func, args)
+            return of_still(recording, func, args)
         if func is np.concatenate and len(args) == 1 and type(args[0]) in (list, tuple):
             return _joined(recording, args[0])
         if func is np.interp and len(args) == 3:
@@ -91,7 +91,7 @@ box_types.add(RecordedArray)  # as in `_recording`
 
 def _of_one(x: Numbers, ufunc: np.ufunc) -> Any:
     if x.still is not None:
-        return _of_still(x.recording, ufunc, (x,))
+        return of_still(x.recording, ufunc, (x,))
     if ufunc not in OF_ONE:
         x.recording.give_up()
     if ufunc is np.negative:
@@ -116,8 +116,10 @@ def _are_still(recording: Recording, args: Any) -> bool:
     return True
 
 
-def _of_still(recording: Recording, function: Function, args: Args) -> Any:
+def of_still(recording: Recording, function: Function, args: Args) -> Any:
     """Call a function as the tracer does, with parameters and constants."""
+    if not _are_still(recording, args):
+        recording.give_up()
     with patches.new_trace() as level:
 
         def boxed(arg: Any) -> Any:
@@ -151,7 +153,7 @@ def _cells(recording: Recording, operand: Any) -> tuple[int | None, Sequence[Num
 
 def _of_two(recording: Recording, ufunc: np.ufunc, first: Any, second: Any) -> Any:
     if _are_still(recording, (first, second)):
-        return _of_still(recording, ufunc, (first, second))
+        return of_still(recording, ufunc, (first, second))
     if ufunc in _PRODUCTS:
         return _product(recording, first, second)
     if ufunc not in OF_TWO:

@@ -182,7 +182,41 @@ def in_columns(x: Any, y: Any) -> Any:
     return lambda t: spline(t)[0] - spline(t)[1]
 
 
+def prescribed(x: Any, y: Any) -> Any:
+    return CubicSpline(x, y[::-1], bc_type=((1, y[0]), (2, 0.3)))
+
+
+def twice(x: Any, y: Any) -> Any:
+    first, second = CubicSpline(x, y), PchipInterpolator(x, y)
+    return lambda t: first(t) * second(t) + CubicSpline(x, y)(t)
+
+
+def integrated(x: Any, y: Any) -> Any:
+    return CubicSpline(x, y).antiderivative()
+
+
+def at_moving_nodes(x: Any, y: Any) -> Any:
+    return CubicSpline(x + 0.1 * y[0], y)
+
+
 CURVES = [CubicSpline, PchipInterpolator, interp1d, beyond, kept_within, of_slopes]
+
+
+CURVES_FOLLOWED = [in_columns, prescribed, twice, integrated, at_moving_nodes]
+
+
+def test_a_curve_of_parameters_in_a_solver_within_a_right_hand_side_has_its_own_derivative() -> None:
+    def end(theta: Any) -> Any:
+        curve = CubicSpline(WIDE, np.stack([theta[0], 0.5 + theta[1] ** 2, theta[2], theta[0] * theta[1]]))
+
+        def field(t: Any, y: Any) -> Any:
+            inner = solve_ivp(lambda s, z: [-curve(s) * z[0] * y[0]], (0.0, 1.0), [1.0], rtol=1e-8, atol=1e-10)
+            return [inner.y[0, -1] - y[0]]
+
+        return solve_ivp(field, (0.0, 1.0), [1.0], rtol=1e-6, atol=1e-8).y[0, -1]
+
+    slopes = [(end(THETA + step) - end(THETA - step)) / 2e-4 for step in 1e-4 * np.eye(3)]
+    np.testing.assert_allclose(dagad.grad(end)(THETA), slopes, rtol=1e-4)
 
 
 def states(field: Field, theta: Any, method: str = "RK45", **options: Any) -> Any:
@@ -259,7 +293,7 @@ def interpolated(make: Callable[..., Any], theta: Any, method: str = "RK45") -> 
 
 @pytest.mark.each_value("each kind of curve, by each method")
 @pytest.mark.parametrize("method", ["RK45", "DOP853", "BDF"])
-@pytest.mark.parametrize("make", [*CURVES, in_columns])
+@pytest.mark.parametrize("make", [*CURVES, *CURVES_FOLLOWED])
 def test_curves_of_parameters_in_a_program_have_the_bits_of_followed_ones(
     make: Callable[..., Any], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,10 +318,10 @@ def test_curves_of_parameters_are_followed_a_few_times_only(
     assert calls.by_program > 5 * calls.followed
 
 
-@pytest.mark.parametrize("make", CURVES)
+@pytest.mark.parametrize("make", [*CURVES, *CURVES_FOLLOWED])
 def test_derivatives_through_curves_of_parameters_are_right(make: Callable[..., Any]) -> None:
     def total(theta: Any) -> Any:
-        tight = {"rtol": 1e-10, "atol": 1e-12, "max_step": 0.1}
+        tight: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12, "max_step": 0.1}
         return np.sum(states(Interpolating(make).field(theta), theta, **tight) ** 2)
 
     assert dagad.testing.taylor_rate(total, THETA) > 1.9
