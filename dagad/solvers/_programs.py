@@ -1,6 +1,6 @@
 """Programs of recorded right-hand sides, and those that are kept: for other parameters they have other constants.
 
-State: `_kept`, by what is computed, the programs that were right, of `_MOST` right-hand sides at most. A loop that
+State: `_kept`, by what is computed, the programs that were right, some of `_MOST` right-hand sides at most. A loop that
 differentiates the same equation at each step records it once.
 """
 
@@ -18,7 +18,7 @@ from dagad._tracing.stacked_tangents import has_stock_rule
 from dagad.solvers._recorded_rules import NAMES, OF_ONE, OF_TWO, POWER
 from dagad.solvers._recording import Number, Recording
 
-_MOST = 64
+_MOST, MOST_RECORDS = 64, 16  # right-hand sides; programs of one: what decides otherwise each time is not worth it
 Slopes = Callable[..., Any]  # of a time, and of numbers: states, and their tangents in all directions
 
 
@@ -84,4 +84,6 @@ def keep(key: Any, program: Portable) -> None:
     """Keep a program that was right, under a key."""
     if len(_kept) >= _MOST and key not in _kept:
         _kept.clear()
-    _kept[key] = (*_kept.get(key, ()), program)
+    others = _kept.get(key, ())
+    if len(others) < MOST_RECORDS and all(program.make is not other.make for other in others):
+        _kept[key] = (*others, program)
