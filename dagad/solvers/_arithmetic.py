@@ -239,7 +239,7 @@ class Arithmetic:
     def __init__(self, fun: Any, world: _World) -> None:
         self._fun, self._named, self._arrays = fun, world.named, list(world.arrays.values())
         self.leaves, self.key = list(world.boxes.values()), tuple(world.key)
-        self._places = {key: place for place, key in enumerate([*world.boxes, *world.arrays])}
+        self._places = {key: index for index, key in enumerate([*world.boxes, *world.arrays])}
         self._made = list(world.made.values())
         self._make = Template.of(fun, [*world.boxes, *world.arrays, *world.made], world.carriers)
 

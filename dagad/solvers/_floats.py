@@ -65,8 +65,8 @@ def _first_step(solver: Any) -> float:
     size, speed = _norm(y, scale), _norm(slope, scale)
     trial = min(1e-6 if size < 1e-5 or speed < 1e-5 else 0.01 * size / speed, length)
     there = np.array([v + trial * direction * k for v, k in zip(y, slope, strict=True)])
-    moved = solver.fun(np.float64(solver.t + trial * direction), there).tolist()
-    bend = _norm([new - old for new, old in zip(moved, slope, strict=True)], scale) / trial
+    slope_there = solver.fun(np.float64(solver.t + trial * direction), there).tolist()
+    bend = _norm([new - old for new, old in zip(slope_there, slope, strict=True)], scale) / trial
     if speed <= 1e-15 and bend <= 1e-15:
         found = max(1e-6, trial * 1e-3)
     else:

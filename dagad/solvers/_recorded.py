@@ -28,8 +28,8 @@ import numpy as np
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array, Leaf
 from dagad.solvers._programs import MOST_RECORDS, Portable, keep, kept, maker
-from dagad.solvers._recorded_arrays import RecordedArray
-from dagad.solvers._recording import MOST_LINES, NotRecorded, Number, Recording, entries, parts_of
+from dagad.solvers._recorded_arrays import RecordedArray, entries
+from dagad.solvers._recording import MOST_LINES, NotRecorded, Number, Recording, parts_of
 from dagad.solvers._stepping import Slopes
 
 MOST_DIRECTIONS, MOST_STATES = 64, 600  # states with their tangents: of more, arrays are as quick

@@ -20,10 +20,10 @@ from dagad._tracing.patches import patches
 from dagad._tracing.private import box_types, numpy_wrapper
 from dagad._tracing.stacked_tangents import FLOAT, NUMBERS, has_stock_rule
 from dagad._tracing.traced_array import TracedArray, new_box
-from dagad._types import Args, Function, Kwargs, Leaf
+from dagad._types import Args, Array, Function, Kwargs, Leaf
 from dagad.solvers._recorded_rules import OF_ONE, OF_TWO, POWER, Rule
 from dagad.solvers._recorded_splines import line_at
-from dagad.solvers._recording import Number, Numbers, Recording, entries, is_recorded, leave, level_of, of_two
+from dagad.solvers._recording import Number, Numbers, Recording, is_recorded, leave, level_of, of_two
 
 _ADDED = frozenset({np.add, np.subtract})
 _PRODUCTS = frozenset({np.matmul, np.dot})
@@ -100,6 +100,31 @@ def _of_one(x: Numbers, ufunc: np.ufunc) -> Any:
 
 
 # What depends on parameters alone
+
+
+def entries(recording: Recording, leaf: Array, stack: Array, param: int | None = None) -> Any:
+    """Return what moves by a stack as a number or an array, whose numbers become constants where somebody takes them.
+
+    `param` is which parameter it is; None for what was found from several.
+    """
+    flat, tangents = np.ravel(leaf), stack.reshape(len(stack), -1)
+    known: dict[int, Number] = {}
+    if param is None:
+        recording.is_portable = False
+
+    def number(index: int) -> Number:
+        if index not in known:
+            name = recording.constant(float(flat[index]))
+            constants = {f"{name}_{n}": float(row[index]) for n, row in enumerate(tangents[: recording.count])}
+            recording.constants.update(constants)
+            recording.tangents.update(constants)
+            if param is not None:
+                recording.taken[name] = param, index
+            known[index] = Number(recording, name, flat[index], moves=True, varies=False)
+        return known[index]
+
+    indices = np.arange(flat.size).reshape(np.shape(leaf))
+    return recording.array(recording, indices, number, (leaf, stack)) if indices.ndim else number(0)
 
 
 def _are_still(recording: Recording, args: Any) -> bool:

@@ -15,7 +15,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._tracing.own_rules import REFUSERS
 from dagad._tracing.private import box_types
 from dagad._tracing.stacked_tangents import INDICES, NUMBERS, has_stock_rule
-from dagad._types import Args, Array, Function, Index, Kwargs, Leaf, Value
+from dagad._types import Args, Function, Index, Kwargs, Leaf, Value
 from dagad.solvers._recorded_rules import COMPARISONS, OF_ONE, OF_TWO, OPERATE, POWER, Rule
 
 MOST_LINES = 10_000  # of a program: to compile them takes a tenth of a second
@@ -430,28 +430,3 @@ def _of_still(recording: Recording, function: Function, args: Args) -> Number:
     if type(found) not in (float, np.float64):
         recording.give_up()
     return recording.done(None, found, f"float({recording.constant(function)}({', '.join(names)}))", *numbers)
-
-
-def entries(recording: Recording, leaf: Array, stack: Array, param: int | None = None) -> Any:
-    """Return what moves by a stack as a number or an array, whose numbers become constants where somebody takes them.
-
-    `param` is which parameter it is; None for what was found from several.
-    """
-    flat, tangents = np.ravel(leaf), stack.reshape(len(stack), -1)
-    known: dict[int, Number] = {}
-    if param is None:
-        recording.is_portable = False
-
-    def number(index: int) -> Number:
-        if index not in known:
-            name = recording.constant(float(flat[index]))
-            constants = {f"{name}_{n}": float(row[index]) for n, row in enumerate(tangents[: recording.count])}
-            recording.constants.update(constants)
-            recording.tangents.update(constants)
-            if param is not None:
-                recording.taken[name] = param, index
-            known[index] = Number(recording, name, flat[index], moves=True, varies=False)
-        return known[index]
-
-    indices = np.arange(flat.size).reshape(np.shape(leaf))
-    return recording.array(recording, indices, number, (leaf, stack)) if indices.ndim else number(0)

@@ -84,7 +84,7 @@ def deciding(rate: Any) -> Any:
     return solve_ivp(field, (0.0, 1.0), [1.0], rtol=1e-4).y[0, -1]
 
 
-def test_what_decides_otherwise_each_time_is_kept_a_few_times_only(kept: dict[Any, Any]) -> None:
+def test_slopes_that_decide_otherwise_each_time_are_kept_a_few_times_only(kept: dict[Any, Any]) -> None:
     slopes = [dagad.grad(deciding)(rate) for rate in np.linspace(0.5, 0.6, 4)]
     assert np.all(np.diff(slopes) > 0.0)
     assert 1 < max(map(len, kept.values())) <= _programs.MOST_RECORDS
