@@ -11,7 +11,8 @@ is or whose it is, or takes an attribute but for a few of arrays. One step that 
 
 from __future__ import annotations
 
-import builtins
+import copy
+import dis
 import functools
 import itertools
 import sys
@@ -47,6 +48,8 @@ _HOMES = frozenset({"numpy", "math", "autograd.numpy", "scipy.special"})
 _OF_NUMPY = "array concatenate dot matmul ones ones_like stack sum zeros zeros_like".split()
 _CALLABLE = frozenset({type, type(len), FunctionType, type(np.sum), type(np.concatenate)})
 _FEW = 2  # arguments: a third one of numpy's functions may be an array that it writes into
+_METHODS = {"dot": 1, "sum": 2}  # and how many arguments of these are only read
+_UNSEEN = 1000  # arguments, where it is not plain to see how many there are
 _MOST = 100  # parts: what has more is data
 _KINDS = "fiub"  # of numbers in an array
 
@@ -71,33 +74,57 @@ def _is_known(function: Any) -> bool:
     return type(function) in _CALLABLE and function in _known()
 
 
-class _Code(NamedTuple):
-    """What a code reads from elsewhere: whether as a global, the name, and the attributes that it takes of that.
+class _Read(NamedTuple):
+    """What a code reads from elsewhere: as a global or not, by which name, and the attributes that it takes of that.
 
-    `is_writing` says whether it calls something with a third argument, which may be an array that is written into.
+    If that is a function, it is called with `n_given` arguments at most.
     """
 
-    reads: tuple[tuple[bool, str, tuple[str, ...]], ...]
-    is_writing: bool
+    is_global: bool
+    name: str
+    names: tuple[str, ...]
+    n_given: int
 
 
 @functools.lru_cache(maxsize=1024)
-def _read(code: CodeType) -> _Code | None:
+def _read(code: CodeType) -> tuple[_Read, ...] | None:
     """Return what a code reads; None where it may do more than compute."""
-    reads, is_writing = dict[tuple[bool, str, tuple[str, ...]], None](), False
+    reads = dict[_Read, None]()
     for each in codes(code):
         every, taken = list(steps(each)), 0  # up to which step attributes belong to what was read before
         for number, step in enumerate(every):
-            if not _only_computes(step, each) or (
-                step.opname in _TAKES and number >= taken and step.argval not in _OF_ARRAYS
-            ):
+            if not _only_computes(step, each):
                 return None
+            if step.opname in _TAKES and number >= taken:
+                if step.argval not in _OF_ARRAYS or not _is_reading(step.argval, _n_given(every[number + 1 :])):
+                    return None
             if step.opname in _LOADS:
                 names = tuple(one.argval for one in itertools.takewhile(_is_taking, every[number + 1 :]))
                 taken = number + 1 + len(names)
-                reads[step.opname == "LOAD_GLOBAL", step.argval, names] = None
-            is_writing = is_writing or (step.opname == "CALL" and (step.arg or 0) > _FEW)
-    return _Code(tuple(reads), is_writing)
+                reads[_Read(step.opname == "LOAD_GLOBAL", step.argval, names, _n_given(every[taken:]))] = None
+    return tuple(reads)
+
+
+def _n_given(following: Sequence[dis.Instruction]) -> int:
+    """Return with how many arguments a function is called that has just been put on the stack."""
+    above = 0  # values on the stack
+    is_after_null = bool(following) and following[0].opname == "PUSH_NULL" and sys.version_info >= (3, 13)
+    for step in following[is_after_null:]:  # it stands before the function until 3.12
+        n_arguments = step.arg or 0
+        if step.opname == "CALL" and n_arguments == above:
+            return n_arguments
+        if step.opname == "CALL":
+            above -= n_arguments + 1
+        elif step.opname != "PRECALL":
+            above += dis.stack_effect(step.opcode, step.arg)
+        if above < 0 or "JUMP" in step.opname or step.opname == "FOR_ITER":
+            break
+    return _UNSEEN
+
+
+def _is_reading(method: str, n_given: int) -> bool:
+    """Return whether a method of arrays writes into nothing, which one that is called with more arguments may."""
+    return n_given <= _METHODS.get(method, _UNSEEN)
 
 
 def _is_taking(step: Any) -> bool:
@@ -127,26 +154,33 @@ class _World:
         self.boxes, self.arrays, self.carriers = dict[int, Any](), dict[int, Any](), set[int]()
         self.made = dict[int, Any]()
         self.named, self.key = list[tuple[dict[str, Any], str, Any, Any]](), list[Any]()
-        self._met, self._is_writing, self._has_writers, self._has_arrays = dict[int, int](), False, False, False
+        self._met, self._is_writing, self._has_arrays = dict[int, int](), False, False
 
     @property
     def is_closed(self) -> bool:
         """Whether no function of numpy's can write into an array that was found."""
-        return not (self._has_arrays and self._has_writers and self._is_writing)
+        return not (self._has_arrays and self._is_writing)
 
-    def takes(self, part: Any, is_named: bool = False) -> bool:
-        """Return whether something is of this kind, with all that it leads to; what is named is what a global means."""
+    def takes(self, part: Any, is_named: bool = False, n_given: int = _UNSEEN) -> bool:
+        """Return whether something is of this kind, with all that it leads to; what is named is what a global means.
+
+        If it is a function of numpy's, it is called with `n_given` arguments at most.
+        """
         kind: Any = type(part)
+        if len(self.key) > SMALL:
+            return False
         if kind in _NUMBERS:
             self.key.append((kind, part.hex() if isinstance(part, float) else part))
             return True
         is_met = id(part) in self._met
         self.key.append((kind, self._met.setdefault(id(part), len(self._met))))
+        is_known = callable(part) and _is_known(part)
+        if is_known and part not in _OWN:
+            self._is_writing = self._is_writing or n_given > getattr(getattr(part, "fun", part), "nin", _FEW)
         if is_met or len(self._met) > _MOST:
             return is_met
-        if kind is ModuleType or (callable(part) and _is_known(part)):
+        if kind is ModuleType or is_known:
             self.key.append(id(part))
-            self._has_writers = self._has_writers or (kind is not ModuleType and part not in _OWN)
             return kind is not ModuleType or part.__name__ in _HOMES
         if kind is np.ndarray:
             return self._takes_array(part, is_named)
@@ -170,7 +204,8 @@ class _World:
         self.carriers.add(id(part))
         inner = contents_of(part).parts
         self.key.append(len(inner))
-        return all(map(self.takes, inner))
+        n_given = 0 if kind is CellType else _UNSEEN  # by what reads a variable it is seen how that is called
+        return all(self.takes(each, n_given=n_given) for each in inner)
 
     def _takes_made(self, part: Any) -> bool:
         """Take what is made of fewer numbers as these, to be made again of others: there are fewer to be moved."""
@@ -194,35 +229,36 @@ class _World:
         return array.dtype.kind in _KINDS
 
     def _takes_function(self, function: FunctionType, is_named: bool) -> bool:
-        code = _read(function.__code__)
+        reads = _read(function.__code__)
         held = [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
         held = [part for part in held if part is not None]
-        if code is None or (is_named and held):
+        if reads is None or (is_named and held):
             return False
         if held:
             self.carriers.add(id(function))
         self.key.append(function.__code__)
-        self._is_writing = self._is_writing or code.is_writing
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        return all(map(self.takes, held)) and all(self._takes_read(function, cells, *read) for read in code.reads)
+        return all(map(self.takes, held)) and all(self._takes_read(function, cells, read) for read in reads)
 
-    def _takes_read(
-        self, function: FunctionType, cells: dict[str, CellType], is_global: bool, name: str, names: Sequence[str]
-    ) -> bool:
+    def _takes_read(self, function: FunctionType, cells: dict[str, CellType], read: _Read) -> bool:
         """Return whether what a function reads by a name is of this kind, with the attributes that it takes of it."""
-        if is_global:
+        name = read.name
+        if read.is_global:
             value = function.__globals__.get(name, MISSING)
             bits = value.tobytes() if type(value) is np.ndarray else None
             self.named.append((function.__globals__, name, value, bits))
-            value = getattr(builtins, name, None) if value is MISSING else value
+            own: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]  # typeshed lacks it
+            value = own.get(name) if value is MISSING else value
         elif name in cells:
             value = cells[name].cell_contents
         else:  # a variable of its own
-            return _OF_ARRAYS.issuperset(names)
-        rest = list(names)
+            value = None
+        rest = list(read.names)
         while type(value) is ModuleType and value.__name__ in _HOMES and rest:
             value = getattr(value, rest.pop(0), MISSING)
-        return type(value) is not ModuleType and _OF_ARRAYS.issuperset(rest) and self.takes(value, is_global)
+        if type(value) is ModuleType or not _OF_ARRAYS.issuperset(rest):
+            return False
+        return all(_is_reading(each, read.n_given) for each in rest) and self.takes(value, read.is_global, read.n_given)
 
 
 class Arithmetic:
@@ -252,9 +288,11 @@ class Arithmetic:
         except (ClosureError, RecursionError, ValueError):  # a variable that has no value yet
             return None
 
-    def keep(self) -> None:
-        """Keep arrays as they are now: others may write into them."""
-        self._arrays = [array.copy() for array in self._arrays]
+    def kept(self) -> Arithmetic:
+        """Return the same with arrays as they are now: others may write into them."""
+        found = copy.copy(self)
+        found._arrays = [array.copy("K") for array in self._arrays]
+        return found
 
     def at(self, leaves: Sequence[Any]) -> Any:
         """Return the function as it was, with these in the place of the traced values."""

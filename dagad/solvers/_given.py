@@ -75,7 +75,7 @@ class Given:
     def keep(self) -> None:
         """Keep what is not traced as it is now, before a solver runs the function: derivatives run it later."""
         if self._known is not None:
-            self._known.keep()
+            self._make_then = self._known.kept().at
             return
         self._then = Then(self._given)
         self._make_then = self._then.at

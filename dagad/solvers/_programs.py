@@ -55,7 +55,9 @@ class Portable(NamedTuple):
     @classmethod
     def of(cls, recording: Recording, make: Callable[..., Slopes]) -> Portable | None:
         """Return what was recorded as such a program; None where parameters alone have decided something."""
-        return cls(make, dict(recording.constants), dict(recording.taken)) if recording.is_portable else None
+        if not recording.is_portable:
+            return None
+        return cls(make, {name: _own(each) for name, each in recording.constants.items()}, dict(recording.taken))
 
     def at(self, params: Sequence[Any], stacks: Sequence[Any]) -> Slopes:
         """Return the slopes at some parameters, whose tangents are in stacks."""
@@ -66,6 +68,13 @@ class Portable(NamedTuple):
             for number, row in enumerate(stack.reshape(len(stack), -1)):
                 constants[f"{name}_{number}"] = float(row[index])
         return self.make(*constants.values())
+
+
+def _own(constant: Any) -> Any:
+    """Return a constant that stays as it is, whoever writes into the user's array."""
+    if type(constant) in (list, tuple):
+        return type(constant)(map(_own, constant))
+    return constant.copy("K") if type(constant) is np.ndarray else constant
 
 
 _kept: dict[Any, tuple[Portable, ...]] = {}

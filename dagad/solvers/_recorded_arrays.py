@@ -142,9 +142,10 @@ def _are_still(recording: Recording, args: Any) -> bool:
 
 
 def of_still(recording: Recording, function: Function, args: Args) -> Any:
-    """Call a function as the tracer does, with parameters and constants."""
+    """Call a function as the tracer does, with parameters and constants: what it finds, a number too, is of these."""
     if not _are_still(recording, args):
         recording.give_up()
+    recording.is_portable = False
     with patches.new_trace() as level:
 
         def boxed(arg: Any) -> Any:
