@@ -11,6 +11,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._tracing import equalities
 from dagad._tracing.flat_functions import Flat, Leaves
 from dagad._tracing.forward import push
+from dagad._tracing.recalled import left_to_others
 from dagad._tracing.refusals import explained
 from dagad._tracing.tape import traceable
 from dagad._types import Leaf, Tangent, Value
@@ -34,11 +35,13 @@ class Compared:
     def __call__(self, leaves: Leaves) -> list[Any]:
         """Return what the function does."""
         before = equalities.count()
-        found = self._fun(leaves)
+        with left_to_others():
+            found = self._fun(leaves)
         if equalities.count() != before:
             self.look(leaves)
         return found
 
+    @left_to_others()
     def look(self, leaves: Leaves) -> None:
         """Compare, at the plain values of these leaves."""
         if self._is_seen:

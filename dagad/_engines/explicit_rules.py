@@ -17,8 +17,9 @@ import numpy as np
 from dagad._engines.captured import Captured, Values
 from dagad._engines.differences import Compared
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._tracing import equalities
+from dagad._tracing import caught, equalities
 from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves, refuse_count
+from dagad._tracing.recalled import left_to_others
 from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._types import Cotangent, Cotangents, Leaf, Value
@@ -169,8 +170,10 @@ def traced_pullback(fun: FlatFunction, leaves: Leaves, values: Any) -> Callable[
     """Return the pullback at leaves that somebody traces; the function has been called at their plain values."""
     before = equalities.count()
     try:
-        pullback = checked_pair(fun.run(leaves), fun.name)[1]
+        with left_to_others():
+            pullback = checked_pair(fun.run(leaves), fun.name)[1]
     except Exception as error:
+        caught.forget(leaves)
         return Captured(fun, leaves, values, explained(error)).at(leaves)
     if equalities.count() != before:
         _refuse_remembered(fun, leaves)

@@ -16,10 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from dagad._types import Value
+from dagad._tracing.recalled import suspect
+from dagad._types import Args, Function, Kwargs, Value
 from dagad._values.pytree import TRACED
 
 OF_ARRAYS: frozenset[Any] = frozenset({np.array_equal, np.array_equiv, np.allclose, np.isclose})
+_ROUNDED: frozenset[Any] = frozenset({np.round, np.around})
+_TEXTS: frozenset[Any] = frozenset({np.array2string, np.array_repr, np.array_str})
+OF_KEYS = OF_ARRAYS | _ROUNDED | _TEXTS
 OF_ENTRIES: dict[Any, bool] = {np.equal: True, np.not_equal: False}  # whether they say so of what is equal
 
 
@@ -37,6 +41,18 @@ def noted(found: Value, operands: Sequence[Any], of_equal: bool = True) -> Any:
     if np.all(found) if of_equal else not np.any(found):
         if len({each._trace if type(each) in TRACED else None for each in operands}) > 1:
             _SEEN.count += 1
+            if np.size(found):
+                suspect(operands)
+    return found
+
+
+def noted_as_key(func: Function, found: Value, args: Args, kwargs: Kwargs) -> Any:
+    """Return what a function of numpy has found that tells whether a value is known, and note that it was asked."""
+    if func in OF_ARRAYS:
+        return noted(found, args[:2])
+    decimals = args[1] if len(args) > 1 else kwargs.get("decimals", 0)
+    if func in _TEXTS or (type(decimals) is int and decimals > 0):  # who makes whole numbers rather counts by them
+        suspect(args[:1], may_tell=True)
     return found
 
 

@@ -53,6 +53,7 @@ import numpy as np
 from autograd.extend import JVPNode, VJPNode
 
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.caught import CAUGHT
 from dagad._tracing.in_place import CHANGED, OPEN
 from dagad._tracing.private import (
     TraceStack,
@@ -65,6 +66,7 @@ from dagad._tracing.private import (
     numpy_wrapper,
     tracer,
 )
+from dagad._tracing.recalled import SUSPECTED
 from dagad._tracing.traced_array import OwnNode, TracedArray, find_top_boxed_args, is_own, new_box
 from dagad._types import Array, Leaf, Tree
 
@@ -133,6 +135,10 @@ class _Patches:
             self.open.pop(number, None)
             if CHANGED:
                 CHANGED.pop(number, None)
+            if CAUGHT:
+                CAUGHT.pop(number, None)
+            if SUSPECTED:
+                SUSPECTED.pop(number, None)
             self.depth -= 1
             if not self.depth:
                 self._restore()

@@ -11,11 +11,13 @@ import numpy as np
 from autograd.extend import Box, VJPNode
 
 from dagad._errors import ClosureError, NotDifferentiableError
+from dagad._tracing.caught import CAUGHT, refuse_another_way
 from dagad._tracing.cotangent_sums import add_outgrads
 from dagad._tracing.flat_functions import Flat
 from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.patches import patches, traces_of
 from dagad._tracing.private import isbox
+from dagad._tracing.recalled import SUSPECTED, refuse_remembered
 from dagad._tracing.refusals import explained
 from dagad._tracing.residuals import held_arguments, looking
 from dagad._tracing.rules import learn_rules, learns_from, vjp_rule
@@ -127,14 +129,19 @@ def record_flat(fun: Flat, leaves: Sequence[Any]) -> tuple[list[Any], list[Any],
 def traced(fun: Callable[[Any], Any], boxes: Sequence[Any]) -> Any:
     """Run a function on traced leaves; again, if it has imported a part of scipy that dagad has rules for."""
     try:
-        return _used(fun(boxes))
+        return _used(fun, boxes)
     except Exception as error:
         if not learns_from(error):
             raise explained(error)  # noqa: B904  # it may be the same
-    return _used(fun(boxes))
+    return _used(fun, boxes)
 
 
-def _used(output: Value) -> Any:
+def _used(fun: Callable[[Any], Any], boxes: Sequence[Any]) -> Any:
+    output = fun(boxes)
+    if CAUGHT:
+        refuse_another_way(fun, boxes, output)
+    if SUSPECTED:
+        refuse_remembered(fun, boxes, output, record, pull)
     if CHANGED:
         refuse_stale_memory(pytree.flatten(pytree.open_containers(output))[0])
     return output

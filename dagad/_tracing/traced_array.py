@@ -19,6 +19,7 @@ from autograd.extend import Box
 
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracing import equalities, patterns, refusals
+from dagad._tracing.caught import refused
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import SEQUENCES, array_of, operators
@@ -42,6 +43,7 @@ from dagad._tracing.quick_ways import (
     quick_sum,
     quick_ufunc,
 )
+from dagad._tracing.recalled import SMALLEST, suspect, suspect_nothing_left
 from dagad._tracing.texts import Digits, numbered
 from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Index, Kwargs, Leaf, Value
 from dagad._values import pytree
@@ -124,23 +126,23 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
             return quick
         if CHANGED:
             refuse_stale_memory(pytree.flatten((args, kwargs))[0])
-        if func in equalities.OF_ARRAYS:
-            return equalities.noted(call_function(func, args, kwargs), args[:2])
+        if func in equalities.OF_KEYS:
+            return equalities.noted_as_key(func, call_function(func, args, kwargs), args, kwargs)
         return call_function(func, args, kwargs)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotDifferentiableError(refusals.of_conversion())
+        raise refused(self, NotDifferentiableError(refusals.of_conversion()))
 
     def __setitem__(self, where: Index, value: Value) -> None:
-        raise NotDifferentiableError(refusals.of_assignment())
+        raise refused(self, NotDifferentiableError(refusals.of_assignment()))
 
     def __float__(self) -> float:
-        raise NotDifferentiableError(refusals.of_number())
+        raise refused(self, NotDifferentiableError(refusals.of_number()))
 
     __int__ = __complex__ = __trunc__ = item = tolist = __float__
 
     def __index__(self) -> int:
-        raise NotDifferentiableError(refusals.of_index())
+        raise refused(self, NotDifferentiableError(refusals.of_index()))
 
     def __repr__(self) -> str:
         return f"<traced {pytree.plain(self)!r}>"
@@ -149,7 +151,10 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         return numbered(f"traced {pytree.plain(self)!r}")
 
     def __format__(self, spec: str) -> str:
-        return Digits(format(pytree.plain(self), spec)) if spec else str(self)
+        if not spec:
+            return str(self)
+        suspect([self], may_tell=True)  # within a longer text it is no key of its own any more
+        return Digits(format(pytree.plain(self), spec))
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(np.ndarray, name) and not name.startswith("__"):
@@ -207,7 +212,11 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __divmod__, __rdivmod__ = operators(_quotient_and_rest)
 
     def __round__(self, n: int = 0) -> Any:
-        return anp.round(self, n)
+        return np.round(self, n)
+
+    def round(self, decimals: int = 0) -> Any:
+        """Return the entries with so many decimals, which have no derivative."""
+        return np.round(self, decimals)
 
     def reshape(self, *shape: Any, order: str = "C") -> Any:
         """Return the array in another shape, given as one argument or as several."""
@@ -321,6 +330,18 @@ def _asking(function: Function) -> Any:
     return ask
 
 
+def _comparing(function: Function) -> Any:
+    """Return a comparison that notes a distance from what is known, where that is zero."""
+
+    @functools.wraps(function)
+    def compare(self: Any, other: Any) -> Any:
+        if type(other) is float and 0.0 < other <= SMALLEST:
+            suspect_nothing_left(self)
+        return function(self, other)
+
+    return compare
+
+
 _IN_PLACE = {
     "add": "add",
     "sub": "subtract",
@@ -334,6 +355,8 @@ _IN_PLACE = {
 _ASKING = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ all any argmax argmin argpartition argsort nonzero searchsorted"
 for _name, _ufunc in _IN_PLACE.items():
     setattr(TracedArray, f"__i{_name}__", _in_place(getattr(TracedArray, f"__{_name}__"), _ufunc))
+for _name in ("__lt__", "__le__", "__gt__", "__ge__"):
+    setattr(TracedArray, _name, _comparing(getattr(TracedArray, _name)))
 for _name in _ASKING.split():
     setattr(TracedArray, _name, _asking(getattr(TracedArray, _name)))
 

@@ -20,6 +20,7 @@ from dagad._tracing.forward import TangentNode
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
 from dagad._tracing.private import numpy_wrapper
+from dagad._tracing.recalled import left_to_others
 from dagad._tracing.rules import learn_rules
 from dagad._tracing.stacked_tangents import is_double, is_stack, stacked
 from dagad._tracing.tape import refuse_stale, traceable, traced
@@ -175,7 +176,8 @@ class Written:
     def field(self, params: Sequence[Any]) -> Iterator[Field]:
         """Give the right-hand side, which returns an array; see `Equation.field`."""
         before = equalities.count()
-        yield self._shaped(params)
+        with left_to_others():
+            yield self._shaped(params)
         if equalities.count() != before and not self._is_compared:
             self._is_compared = True
             compare_at(list(self._make.points), self._shaped, params, self._name)

@@ -25,6 +25,7 @@ from dagad._tracing.forward import TangentNode
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
+from dagad._tracing.recalled import left_to_others
 from dagad._tracing.rules import learn_rules, shaped
 from dagad._tracing.tape import TapeNode, pull, refuse_stale, traceable, traced
 from dagad._tracing.traced_array import new_box
@@ -82,7 +83,8 @@ class Written:
             refuse_stale(found, "What an integrand returned")
             return anp.reshape(found, (1,))
 
-        yield integrand
+        with left_to_others():
+            yield integrand
         if equalities.count() != before and last is not None and not self._is_compared:
             self._is_compared = True
             compare_at([(0.0, last)], self._of_two, params, "quad")
