@@ -27,6 +27,7 @@ from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds, n
 from dagad._kernels.kernel import Kernel
 from dagad._sources.samples import Drawn
 from dagad._sources.slots import ONE_SEED
+from dagad._tracing.recalled import is_beside
 from dagad._types import AnyRows, AnyScheduler, Value
 from dagad._values import pytree
 from dagad._values.digest import digest
@@ -102,7 +103,7 @@ class CheckpointedExecutor:
 
     def _bypasses(self, job: Job) -> bool:
         """Return whether a job is run without the checkpoint."""
-        return job.has_stays or self._strand.is_over() or _CURRENT.get() is None
+        return job.has_stays or self._strand.is_over() or _current() is None
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
@@ -295,15 +296,20 @@ def unwritten() -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+def _current() -> Strand | None:
+    """Return the strand that is written here; none where a program is run for comparison, which is no part of it."""
+    return None if is_beside() else _CURRENT.get()
+
+
 def is_checkpointed() -> bool:
     """Return whether what runs here is written down, in its order."""
-    current = _CURRENT.get()
+    current = _current()
     return current is not None and not current.is_over() and not is_inside_any_task()
 
 
 def checkpointed(inner: Executor, scheduler: AnyScheduler) -> Executor:
     """Return an executor whose chunks go to disk, where there is a checkpoint; chunks of what a chunk runs do not."""
-    current = _CURRENT.get()
+    current = _current()
     if current is None or current.is_over() or is_inside_any_task():
         return inner
     if inner is scheduler:
@@ -316,7 +322,7 @@ def checkpointed(inner: Executor, scheduler: AnyScheduler) -> Executor:
 
 def remembered_grainsize(kernel: Kernel, n_rows: int, find: Callable[[], int]) -> int:
     """Return a grainsize that was found out before the program was interrupted, else what `find` does."""
-    current = _CURRENT.get()
+    current = _current()
     if current is None or not is_checkpointed():
         return find()
     return current.journal.grainsize(digest(kernel, n_rows), find)

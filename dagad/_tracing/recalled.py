@@ -8,7 +8,7 @@ a little to both sides of the point: where these two agree, and the one at the p
 formula for exactly one value, which is constant in that. At a kink the sides differ.
 
 State: `SUSPECTED`, for each trace where in the user's code that was, until the trace is over; `_TIMES`, how often it
-was so at an instruction: what agreed is looked at again the 2nd, 4th, 8th time; `_HERE`, whether a thread looks.
+was so at an instruction: what agreed is looked at again the 2nd, 4th, 8th time; `_HERE`, what a thread looks at.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIMES: weakref.WeakKeyDictionary[CodeType, dict[int, int]] = weakref.WeakKeyDic
 
 
 class _Here(threading.local):
-    looks, count = False, 0
+    looks, is_beside, count = False, False, 0
 
 
 _HERE = _Here()
@@ -58,6 +58,20 @@ def left_to_others() -> Iterator[None]:
         yield
     finally:
         _HERE.looks = before
+
+
+@contextlib.contextmanager
+def _beside() -> Iterator[None]:
+    _HERE.is_beside = True
+    try:
+        yield
+    finally:
+        _HERE.is_beside = False
+
+
+def is_beside() -> bool:
+    """Return whether this thread runs a program for comparison only, which its next run may not do."""
+    return _HERE.is_beside
 
 
 def suspect(boxes: Sequence[Any], may_tell: bool = False) -> None:
@@ -100,7 +114,7 @@ def refuse_remembered(fun: Function, boxes: Sequence[Any], output: Value, record
     here, _HERE.count = [pytree.plain(box) for box in boxes], _HERE.count + 1
     step = STEP * (1.0 + _HERE.count * 0.618 % 1.0)  # another each time: what was found last time is remembered, too
     try:
-        with left_to_others():
+        with left_to_others(), _beside():
             sides = [gradient([_moved(leaf, way) for leaf in here]) for way in (step, -step)]
             lacks = _lacking(boxes, output, level, pull, sides)
     except Exception:  # it may go by a value that it knows, and take no other

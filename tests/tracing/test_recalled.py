@@ -203,3 +203,29 @@ def test_a_function_that_prints_its_argument_prints_it_once() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as output:
         dagad.grad(said_aloud)(T)
     assert output.getvalue().count("at 0.700") == len(output.getvalue().splitlines()) == 1
+
+
+def test_a_comparison_is_no_part_of_a_run_that_is_resumed(tmp_path: Any) -> None:
+    def loss(t: Any) -> Any:
+        twice = dagad.reduce_sum(lambda rows, t: np.sum(rows * t), ROWS, t[:1], grainsize=3, scheduler="sync")
+        if t[0] == 0.7:
+            twice = twice + 0.0 * t[1]
+        return twice + dagad.reduce_sum(lambda rows, t: np.sum(rows * t**2), ROWS, t[1:], grainsize=3, scheduler="sync")
+
+    found = []
+    for _ in range(5):  # which are compared two times of three
+        with dagad.checkpoint(tmp_path / "run"):
+            found.append(dagad.grad(loss)(T))
+    assert all(np.array_equal(gradient, found[0]) for gradient in found)
+
+
+def test_members_that_are_compared_are_right() -> None:
+    def loss(t: Any) -> Any:
+        power = t[1] if t[0] == 0.7 else t[1] * t[0] / 0.7
+        return dagad.reduce_sum(lambda rows: np.sum(rows**power), ROWS, grainsize=3) + t[0]
+
+    points = np.stack([T, T + 1.0, T])
+    alone = np.stack([dagad.grad(lambda t: loss(t) * 1.0)(points[1])])
+    with pytest.raises(dagad.NotDifferentiableError, match=REFUSED):
+        dagad.vmap(dagad.grad(loss))(points)
+    np.testing.assert_allclose(dagad.vmap(dagad.grad(loss))(points[1:2]), alone)
