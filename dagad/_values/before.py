@@ -11,7 +11,7 @@ from dagad._values.baseline import SOME, Noted, copied
 from dagad._values.closures import Make, as_now, carriers_of, taken_out, unchanged
 from dagad._values.kinds import CELL, INSTANCE, kind_of
 from dagad._values.reach import held_by, is_part, opened, owned_by_libraries
-from dagad._values.walk import Walk, leading_to, leads_nowhere
+from dagad._values.walk import Walk, leading_to, leads_nowhere, led_to_by
 
 
 class _Way(NamedTuple):
@@ -73,10 +73,12 @@ class Before:
         own = {
             key for key, part in parts.items() if kind_of(type(part)) is CELL or (key in changed and key in contents)
         }
+        # Another one in the place of what can't be made again, and holds some of it, there is not.
+        stays = led_to_by([key for key, part in parts.items() if not can_be_made(part)], owners)
         # Something may know an object by its `id`, which another one has not.
         keyed = {part for held in contents.values() for part in held.parts if type(part) is int}
-        fresh = {key for key in own - keyed - self._copies.keys() if can_be_made(parts[key])}
-        arrays = [key for key in parts if key in changed and key in self._copies]
+        fresh = {key for key in own - keyed - stays - self._copies.keys() if can_be_made(parts[key])}
+        arrays = [key for key in parts if key in changed and key in self._copies and key not in stays]
         carriers = self._carriers | fresh | leading_to([*fresh, *arrays], owners)
         try:
             make = taken_out(self.now, self._boxes, carriers, contents, arrays)[1]

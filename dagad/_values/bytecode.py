@@ -109,7 +109,7 @@ def read_in(code: CodeType) -> frozenset[str]:
 
 # Methods and functions of numpy's that write into an array they are given; and all that change what they are called on.
 WRITE = frozenset("at copyto fill fill_diagonal itemset place put put_along_axis putmask shuffle".split())
-_CHANGE = WRITE | frozenset(
+CHANGE = WRITE | frozenset(
     "add append appendleft clear delattr delitem difference_update discard extend extendleft frombytes fromlist iadd "
     "iand iconcat ifloordiv ilshift imatmul imod imul insert intersection_update ior ipow irshift isub itruediv ixor "
     "move_to_end next pack_into partition pop popitem popleft put_nowait readinto remove reset resize reverse rotate "
@@ -123,7 +123,7 @@ _OTHERS = frozenset("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL DELETE_SU
 def changes_others(code: CodeType) -> bool:
     """Return whether a code may change what others hold: entries, attributes, variables of others, arrays in place."""
     for each in codes(code):
-        if not _CHANGE.isdisjoint(each.co_names) or any(map(names_out, each.co_consts)):
+        if not CHANGE.isdisjoint(each.co_names) or any(map(names_out, each.co_consts)):
             return True
         for step in steps(each):
             if step.opname in _OTHERS or (step.opname == "BINARY_OP" and step.argrepr.endswith("=")):

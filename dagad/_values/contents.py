@@ -311,6 +311,10 @@ def _fill_mapping(base: type[Any], made: Any, parts: Parts) -> None:
         made.default_factory = parts[-1]
 
 
+def made_view(name: str, parts: Parts) -> object:
+    return getattr(parts[0], name)()
+
+
 def n_items(obj: object) -> int:
     """Return how many entries a container has; of a class of the user's, too, by Python's own count."""
     count: int = _base_of(obj).__len__(obj)

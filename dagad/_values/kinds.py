@@ -8,6 +8,7 @@ end.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import gc
@@ -197,6 +198,17 @@ _PROXY = Kind(  # of the mapping itself: others may hold it too
     first=gc.get_referents, making=_always((partial(made_by, MappingProxyType), leave)), is_whole=True
 )
 _OPAQUE = Kind(rest=contents.inside, labels="what is held by {}")
+_VIEWS = {  # of a dict: what is in it shows in them
+    type(getattr(cls(), name)()): Kind(
+        first=gc.get_referents,
+        making=_always((partial(contents.made_view, name), leave)),
+        labels="the dict of {}",
+        is_whole=True,
+        needs_table=True,
+    )
+    for cls in (dict, collections.OrderedDict)
+    for name in ("keys", "values", "items")
+}
 _STRUCTURE = Kind(first=metadata_of, labels="the metadata of {}", is_whole=True)
 _STRUCTURE_OF_JAX = Kind(first=lambda obj: (obj.node_data(), obj.children()), is_whole=True)
 _PARTITION = Kind(
@@ -223,6 +235,7 @@ _EXACT: dict[type, Kind] = {
     weakref.ref: _WEAK,
     weakref.WeakKeyDictionary: _WEAK_KEYS,
     MappingProxyType: _PROXY,
+    **_VIEWS,
     TreeDef: _STRUCTURE,
     Partition: _PARTITION,
     **dict.fromkeys(_OPAQUE_TYPES, _OPAQUE),

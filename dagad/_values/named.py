@@ -31,6 +31,7 @@ from dagad._values.reach import (
     remembered,
 )
 from dagad._values.rescoped import affected, made_again
+from dagad._values.walk import led_to_by
 
 _NUMBERS = (bool, int, float, complex, str, bytes, np.generic)
 _DEEP = 20  # containers in containers
@@ -65,7 +66,9 @@ class Named:
         self._copies = {key: copy for key, copy in found if copy is not None}
         held, owners = self._reach.held, self._reach.owners
         only_remembered = remembered(held | self._reach.named, owners)
-        fixed = {key: part for key, part in held.items() if key in only_remembered or _stays(part)}
+        fixed = {key: part for key, part in held.items() if _stays(part)}
+        below = led_to_by(fixed, owners) | only_remembered  # others in their places would not be there
+        fixed |= {key: held[key] for key in below & held.keys()}
         if fixed and now is not fun:
             same = held_by([now], is_part, inside=opened_with_memory)[0]  # arrays in variables are copied
             fixed = {key: part for key, part in fixed.items() if key in same}
@@ -166,6 +169,8 @@ class Named:
         slots = changed & self._reach.slots.keys()
         parts = {number for number, _ in changed - slots}
         graph = affected(self._reach, slots, parts) if self._fixed.isdisjoint(parts) else None
+        if graph is not None and self._lead_back(graph.parts):
+            graph = None
         copies = {key: self._copies.get(key) for key in parts if self._known[key].numbers is not None}
         rest = [self._known[key].part for key in parts - copies.keys()]
         if graph is not None and not any(each is None for each in copies.values()) and all(map(can_be_made, rest)):
@@ -179,6 +184,18 @@ class Named:
             f"reads is not what it was then: {', '.join(sorted(map(self._label, changed)))}. Pass what changes by "
             "`args`, or have the function read it from a variable of the function around it: what that held is kept."
         )
+
+    def _lead_back(self, parts: set[int]) -> bool:
+        """Return whether what has come anywhere since leads to one of these parts, as a property that is cached may.
+
+        It would lead to that one, not to the one that is made in its place.
+        """
+        for noted in self._known.values():
+            before = {id(part) for part in noted.held.parts}
+            fresh = [part for part in noted.now().parts if id(part) not in before and is_part(part)]
+            if fresh and not parts.isdisjoint(held_by(fresh, is_part, inside=opened)[0]):
+                return True
+        return False
 
     def _label(self, key: Key) -> str:
         """Return what the user would call what has changed."""

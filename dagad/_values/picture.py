@@ -203,7 +203,9 @@ def entries_of(part: object, held: Contents) -> dict[Any, Any] | None:
         own = {name: value for name, value in own.items() if not _is_of_enum(name)}
     if kind is not MAPPING:
         return {**dict(enumerate([*held.first, *held.rest])), **own}
-    count = len(held.rest) // 2
+    count, n_left = divmod(len(held.rest), 2)
+    if n_left:
+        own["default_factory"] = held.rest[-1]
     if not all(type(key) is str for key in held.rest[:count]):
         return None
     return {**dict(zip(held.rest[:count], held.rest[count:], strict=False)), **own}

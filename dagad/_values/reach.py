@@ -15,13 +15,21 @@ import threading
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from sys import getrefcount
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagad._types import Array
-from dagad._values.bytecode import binds_globals, changes_others, globals_of, imports_of, looks_up_words, names_of
+from dagad._values.bytecode import (
+    CHANGE,
+    binds_globals,
+    changes_others,
+    globals_of,
+    imports_of,
+    looks_up_words,
+    names_of,
+)
 from dagad._values.contents import attributes_of, n_items
 from dagad._values.homes import is_closed, is_installed, root_of
 from dagad._values.kinds import CACHED, CELL, FUNCTION, HOMES, INSTANCE, MAPPING, SERIES, SET, kind_of
@@ -36,7 +44,8 @@ _PLAIN = frozenset(
 )
 _LONG = (MAPPING, SERIES, SET)
 # Libraries whose objects hold what users gave them, as attributes.
-_HOLDERS = frozenset({"numpy", "queue", "scipy", "weakref"})
+_CHANGEABLE = frozenset("argparse configparser multiprocessing networkx optparse shelve sympy".split())  # by any method
+_HOLDERS = _CHANGEABLE | {"numpy", "queue", "scipy", "weakref"}
 WHOLE, ANY = object(), object()  # a part as a whole; any entry of one that comes or goes
 Key = tuple[int, Any]  # a name in a scope, by the id of the scope; an entry of a part, by the id of the part
 
@@ -345,7 +354,11 @@ class Reach:
     def may_change(self) -> bool:
         """Return whether a program may change what it reaches, as its bytecode says."""
         parts = (*self.held.values(), *self.named.values())
-        return any(map(changes_others, self.codes.values())) or any(map(is_drawn_from, set(map(type, parts))))
+        if any(map(changes_others, self.codes.values())):
+            return True
+        if any(is_drawn_from(cls) or root_of(cls) in _CHANGEABLE for cls in set(map(type, parts))):
+            return True
+        return any(type(part) is BuiltinFunctionType and part.__name__ in CHANGE for part in parts)
 
     def shares(self, array: Array, besides: Container[int]) -> bool:
         """Return whether the memory of an array is held by something else than what is listed by its ids."""

@@ -280,6 +280,21 @@ def leading_to(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[
     return found
 
 
+def led_to_by(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[int]:
+    """Return the ids of all that some parts lead to."""
+    below = dict[int, list[int]]()
+    for key, above in owners.items():
+        for owner in above:
+            below.setdefault(owner, []).append(key)
+    found: set[int] = set()
+    fresh = list(keys)
+    while fresh:
+        inner = [key for key in below.get(fresh.pop(), ()) if key not in found]
+        found.update(inner)
+        fresh.extend(inner)
+    return found
+
+
 _WEAK = (weakref.ref, weakref.WeakKeyDictionary)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from argparse import Namespace
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -68,7 +67,8 @@ class Whose:
     def __init__(self, shards: Any, chunk: Any, whose: Callable[[int], int | None], **options: Any) -> None:
         self.loss, self.meet, self.whose = over(shards, chunk, **options), over(shards, numbers), whose
         # Members hand pullbacks over by what belongs to Python, and is not looked into: else they would run one by one.
-        self.handed_over = Namespace(pullbacks={})
+        self.handed_over: Any = threading.Event()
+        self.handed_over.pullbacks = {}
 
     @property
     def made(self) -> dict[int, Any]:

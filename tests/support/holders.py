@@ -22,6 +22,8 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from support.more_holders import MORE
+
 ROWS = np.arange(1.0, 13.0).reshape(6, 2) / 5.0
 Holder = tuple[Callable[[Any], Any], Callable[[], Any]]  # what puts something there, and what gets it again
 
@@ -579,4 +581,5 @@ HOLDERS: dict[str, Callable[[], Holder]] = {
     "a weak key": under_a_weak_key,
     "a weak value": as_a_weak_value,
     "a generator": in_a_generator,
+    **MORE,
 }
