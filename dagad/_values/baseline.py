@@ -56,12 +56,13 @@ class Detail(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A part, what it held, and what else was in it."""
+    """A part, what it held, what else was in it, and its class, or the code of a function."""
 
     part: Any
     held: Contents
     numbers: object
     detail: Detail
+    made_of: object
 
     @classmethod
     def of(cls, part: object, detail: Detail, held: Contents | None = None) -> Noted | None:
@@ -71,23 +72,28 @@ class Noted(NamedTuple):
             return None
         held = detail.held(part) if held is None else held
         numbers = None if kind is CELL or kind is FUNCTION else detail.numbers(part)
-        return None if held is NOTHING and numbers is None else cls(part, held, numbers, detail)
+        return None if held is NOTHING and numbers is None else cls(part, held, numbers, detail, _made_of(part))
 
     def now(self) -> Contents:
         """Return what it holds now."""
         return self.detail.held(self.part)
 
+    @property
+    def is_made_otherwise(self) -> bool:
+        """Whether somebody has given it another class or another code, as what loads a module anew does."""
+        return _made_of(self.part) is not self.made_of
+
     def has_changed(self) -> bool:
-        """Return whether other objects are in it than before, or other numbers."""
+        """Return whether other objects are in it than before, or other numbers, or it is of another class or code."""
         part, before = self.part, self.held
         cls = type(part)
         if cls is FunctionType:  # this and the next two: only to be quick
-            return not _are_same(held_by_function(part), before.rest)
+            return part.__code__ is not self.made_of or not _are_same(held_by_function(part), before.rest)
         if cls is CellType:
             return not _are_same(inside_of(part), before.rest)
         if cls is list and self.numbers is None:
             return not _are_same(part.copy(), before.rest)
-        if self.numbers is not None and self.detail.numbers(part) != self.numbers:
+        if cls is not self.made_of or (self.numbers is not None and self.detail.numbers(part) != self.numbers):
             return True
         return before is not NOTHING and differ(before, self.now())
 
@@ -96,6 +102,10 @@ class Noted(NamedTuple):
         if self.detail.numbers(self.part) != self.numbers:
             return False
         return set(map(id, self.held.parts)) <= set(map(id, self.now().parts))
+
+
+def _made_of(part: Any) -> object:
+    return part.__code__ if type(part) is FunctionType else type(part)
 
 
 def some_of(part: Any) -> Contents:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dagad._errors import ClosureError
 from dagad._values.baseline import SOME, Noted, copied
 from dagad._values.closures import Make, as_now, carriers_of, taken_out, unchanged
-from dagad._values.kinds import CELL, INSTANCE, kind_of
+from dagad._values.kinds import CELL, FUNCTION, INSTANCE, kind_of
 from dagad._values.reach import held_by, is_part, opened, owned_by_libraries
 from dagad._values.walk import Walk, leading_to, leads_nowhere, led_to_by
 
@@ -58,12 +58,25 @@ class Before:
         """Return the functions as they were, with these in the place of the traced values."""
         changed = self._changed()
         if changed not in self._ways:
+            self._refuse_made_otherwise(changed)
             self._ways[changed] = self._anew(changed)
         make, arrays = self._ways[changed]
         return make([*leaves, *map(copied, arrays)])
 
     def _changed(self) -> frozenset[int]:
         return frozenset(key for key, noted in self._known.items() if noted.has_changed())
+
+    def _refuse_made_otherwise(self, changed: frozenset[int]) -> None:
+        for noted in (self._known[key] for key in changed):
+            if noted.is_made_otherwise:
+                part = noted.part
+                what = "code" if kind_of(type(part)) is FUNCTION else "class"
+                name = part.__qualname__ if what == "code" else type(part).__qualname__
+                raise ClosureError(
+                    "A derivative of what a solver found runs the function that it was given again, and what it holds "
+                    f"is not what it was then: something was given another {what}, that of `{name}`, as what loads a "
+                    "module anew does. Solve again, and differentiate that."
+                )
 
     def _anew(self, changed: frozenset[int]) -> _Way:
         """Return what makes again all that is not what it was; what can't be made again stays."""

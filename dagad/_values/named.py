@@ -169,7 +169,9 @@ class Named:
         slots = changed & self._reach.slots.keys()
         parts = {number for number, _ in changed - slots}
         graph = affected(self._reach, slots, parts) if self._fixed.isdisjoint(parts) else None
-        if graph is not None and self._lead_back(graph.parts):
+        if graph is not None and (
+            any(self._known[number].is_made_otherwise for number in parts) or self._lead_back(graph.parts)
+        ):
             graph = None
         copies = {key: self._copies.get(key) for key in parts if self._known[key].numbers is not None}
         rest = [self._known[key].part for key in parts - copies.keys()]

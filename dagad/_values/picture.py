@@ -178,7 +178,12 @@ def entries_changed(noted: Noted) -> Iterator[Key]:
     """Yield what has changed in a part: entries, any of them where one comes or goes, or the part as a whole."""
     part, before, now, number = noted.part, noted.held, noted.now(), id(noted.part)
     old, new = (entries_of(part, held) if noted.numbers is None else None for held in (before, now))
-    if old is None or new is None or (kind_of(type(part)) is SERIES and len(before.rest) != len(now.rest)):
+    if (
+        noted.is_made_otherwise
+        or old is None
+        or new is None
+        or (kind_of(type(part)) is SERIES and len(before.rest) != len(now.rest))
+    ):
         yield number, WHOLE
         return
     if kind_of(type(part)) is MAPPING and [name for name in old if name in new] != [

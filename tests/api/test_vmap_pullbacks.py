@@ -68,7 +68,7 @@ class Whose:
         self.loss, self.meet, self.whose = over(shards, chunk, **options), over(shards, numbers), whose
         # Members hand pullbacks over by what belongs to Python, and is not looked into: else they would run one by one.
         self.handed_over: Any = threading.Event()
-        self.handed_over.pullbacks = {}
+        vars(self.handed_over)["pullbacks"] = {}
 
     @property
     def made(self) -> dict[int, Any]:

@@ -152,6 +152,29 @@ def in_what_is_found_at_the_first_call() -> Holder:
     return functools.partial(operator.setitem, held, 0), get
 
 
+def in_a_class_that_is_given() -> Holder:
+    def kind(rows: Any) -> Any:
+        class Own:
+            def rows(self) -> Any:
+                return rows
+
+        return Own
+
+    held = kind(None)()
+    return lambda rows: setattr(held, "__class__", kind(rows)), lambda: held.rows()
+
+
+def in_a_code_that_is_given() -> Holder:
+    def helper() -> Any: ...
+
+    def put(rows: Any) -> None:
+        scope: dict[str, Any] = {}
+        exec(f"def helper(): return {rows.tolist()!r}", scope)
+        helper.__code__ = scope["helper"].__code__
+
+    return put, lambda: np.array(helper())
+
+
 def values(view: Any) -> Any:
     return next(iter(view))
 
@@ -173,6 +196,8 @@ MORE: dict[str, Callable[[], Holder]] = {
     "an array of what is closed": in_an_array_of_what_is_closed,
     "an error": in_an_error,
     "a property that is cached": in_a_property_that_is_cached,
+    "a class that is given": in_a_class_that_is_given,
+    "a code that is given": in_a_code_that_is_given,
     "what is found at the first call": in_what_is_found_at_the_first_call,
 }
 if importlib.util.find_spec("networkx") is not None:

@@ -19,6 +19,8 @@ from support.holders import HOLDERS, ROWS
 REFUSED = {
     "a class": "`Own.shared`",
     "a class with a property of its own": r"`OfMeta\._rows`",
+    "a class that is given": "of",
+    "a code that is given": "of",
     "a context variable": "a part of",
     "a file of bytes": "what is in a variable",
     "a generator": "of",
