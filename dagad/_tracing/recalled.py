@@ -5,7 +5,8 @@ called without derivatives, as `minimize(f, x0, jac=dagad.grad(f))` does at ever
 and a part of the derivative is missing. Nobody can tell from the comparison alone, as in `if power == 0.0:`. So where a
 value being differentiated was found equal to a plain one, or rounded, or written as a text, the derivative is computed
 a little to both sides of the point: where these two agree, and the one at the point is another, it is refused. So is a
-formula for exactly one value, which is constant in that. At a kink the sides differ.
+formula for exactly one value, which is constant in that. At a kink the sides differ; where the value jumps, nothing is
+said, as where a number is a label.
 
 State: `SUSPECTED`, for each trace where in the user's code that was, until the trace is over; `_TIMES`, how often it
 was so at an instruction: what agreed is looked at again the 2nd, 4th, 8th time; `_HERE`, what a thread looks at.
@@ -30,10 +31,12 @@ from dagad._types import Array, Function, Leaf, Value
 from dagad._values import pytree
 
 STEP = 1e-3  # how far arguments move, of their size: further than to what is usually taken for equal, or as a key
+JUMP = 1e-3  # how far from the middle of both sides a value is, of its size, that belongs to neither
 MISSING, AGREE = (
     1e-3,
     0.25,
 )  # what a derivative has to lack, of its size, and how well the sides agree, of what it lacks
+TRIES = 3  # where the function fails beside the point
 SMALLEST = 1e-5  # what a distance is compared with that is to be as good as none
 _LIBRARIES = frozenset({"dagad", "numpy", "autograd"})
 _TELLING = frozenset({"print", "debug", "info", "warning", "log", "write", "set_postfix", "set_description", "append"})
@@ -107,18 +110,14 @@ def refuse_remembered(fun: Function, boxes: Sequence[Any], output: Value, record
     if asked is None or _HERE.looks or not any([_is_due(where) for where in dict.fromkeys(asked)]):
         return
 
-    def gradient(leaves: Sequence[Any]) -> list[Any]:
-        value, ends, roots = record(fun, leaves)
-        return list(pull(ends, _ones(pytree.flatten(value)[0], ends), roots, leaves))
-
-    here, _HERE.count = [pytree.plain(box) for box in boxes], _HERE.count + 1
-    step = STEP * (1.0 + _HERE.count * 0.618 % 1.0)  # another each time: what was found last time is remembered, too
-    try:
-        with left_to_others(), _beside():
-            sides = [gradient([_moved(leaf, way) for leaf in here]) for way in (step, -step)]
-            lacks = _lacking(boxes, output, level, pull, sides)
-    except Exception:  # it may go by a value that it knows, and take no other
-        return
+    lacks = False
+    for _ in range(TRIES):
+        try:
+            with left_to_others(), _beside():
+                lacks = _differs_beside(fun, boxes, output, level, record, pull)
+        except Exception:  # it may go by a value that it knows, and take no other; or know one of another comparison
+            continue
+        break
     if lacks:
         for code, at in asked:
             _TIMES[code][at] = 0
@@ -132,29 +131,59 @@ def refuse_remembered(fun: Function, boxes: Sequence[Any], output: Value, record
         )
 
 
+def _differs_beside(
+    fun: Function, boxes: Sequence[Any], output: Value, level: int, record: Function, pull: Function
+) -> bool:
+    """Return whether the derivative of what was returned is another than those on both sides, which agree."""
+    _HERE.count += 1
+    step = STEP * (1.0 + _HERE.count * 0.618 % 1.0)  # another each time: what was found last time is remembered, too
+    here = [pytree.plain(box) for box in boxes]
+
+    def gradient(leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        value, ends, roots = record(fun, leaves)
+        values = pytree.flatten(value)[0]
+        return values, list(pull(ends, _ones(values, ends), roots, leaves))
+
+    (above, first), (below, second) = (gradient([_displaced(leaf, way) for leaf in here]) for way in (step, -step))
+    outputs = pytree.flatten(pytree.open_containers(output))[0]
+    if any(map(_jumps, outputs, above, below)):
+        return False
+    return _lacking(boxes, outputs, level, pull, [first, second])
+
+
 def _ones(values: Sequence[Any], ends: Sequence[Any]) -> list[Any]:
     pairs = zip(values, ends, strict=True)
     return [None if end is None else np.ones_like(pytree.plain(value)) for value, end in pairs]
 
 
-def _lacking(boxes: Sequence[Any], output: Value, level: int, pull: Function, sides: Sequence[Sequence[Any]]) -> bool:
+def _lacking(
+    boxes: Sequence[Any], outputs: Sequence[Any], level: int, pull: Function, sides: Sequence[Sequence[Any]]
+) -> bool:
     """Return whether a derivative of what was returned lacks what it has on both sides."""
-    outputs = pytree.flatten(pytree.open_containers(output))[0]
     ends = [part._node if type(part) in pytree.TRACED and part._trace == level else None for part in outputs]
     inner = [box if type(box) in pytree.TRACED and box._trace == level else None for box in boxes]
     nodes = [None if box is None else box._node for box in inner]
-    moving = [node for node in nodes if node is not None]
-    if not moving[0].moves:
+    inputs = [node for node in nodes if node is not None]
+    if not inputs[0].moves:
         leaves = [box._value for box in inner if box is not None]
-        found = pull(ends, _ones(outputs, ends), moving, leaves)
+        found = pull(ends, _ones(outputs, ends), inputs, leaves)
         each = [[part for part, node in zip(side, nodes, strict=True) if node is not None] for side in sides]
         return any(map(_lacks, found, *each))
-    for number in range(len(moving[0].g)):
+    for number in range(len(inputs[0].g)):
         found = sum(np.sum(_array(end.g[number])) for end in ends if end is not None)
         tangents = [None if node is None else node.g[number] for node in nodes]
         if _lacks(found, *(sum(map(_product, side, tangents)) for side in sides)):
             return True
     return False
+
+
+def _jumps(here: Leaf, above: Leaf, below: Leaf) -> bool:
+    """Return whether an output is another one than between the two on both sides: so a label chooses a formula."""
+    if not all(pytree.is_differentiable(pytree.plain(each)) for each in (here, above, below)):
+        return False
+    middle, first, second = map(_array, (here, above, below))
+    gap, size = np.linalg.norm(2.0 * middle - first - second), max(map(np.linalg.norm, (middle, first, second)))
+    return bool(gap > JUMP * size + AGREE * np.linalg.norm(first - second))
 
 
 def _product(cotangent: Value, tangent: Value) -> Any:
@@ -168,14 +197,14 @@ def _is_due(where: Where) -> bool:
     return count & (count - 1) == 0
 
 
-def _moved(leaf: Leaf, step: float) -> Any:
-    """Return a leaf moved by about so much of its size, each entry by its own."""
+def _displaced(leaf: Leaf, step: float) -> Any:
+    """Return a leaf that differs by about so much of its size, each entry in its own way."""
     if not pytree.is_differentiable(leaf):
         return leaf
     array = np.asarray(leaf)
     steps = step * (1.0 + 0.5 * np.cos(1.0 + np.arange(array.size))).reshape(array.shape)
-    moved = array + steps * np.where(array == 0, 1.0, abs(array))
-    return pytree.cast(moved if isinstance(leaf, np.ndarray) else moved[()], leaf)
+    found = array + steps * np.where(array == 0, 1.0, abs(array))
+    return pytree.cast(found if isinstance(leaf, np.ndarray) else found[()], leaf)
 
 
 def _lacks(found: Value, one: Value, other: Value) -> bool:
