@@ -410,7 +410,7 @@ def test_a_kept_program_has_arrays_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("steps", [np.floor, lambda p: 1.0 * np.greater(p, 2.0), np.sign])
-def test_what_numpy_finds_of_parameters_without_a_derivative_is_not_kept(steps: Callable[..., Any]) -> None:
+def test_numbers_that_numpy_finds_of_parameters_without_a_derivative_are_not_kept(steps: Callable[..., Any]) -> None:
     def end(p: Any) -> Any:
         return solve_ivp(lambda t, y: [-steps(p)[0] * p[0] * y[0]], (0.0, 1.0), [1.0], rtol=1e-9, atol=1e-12).y[0, -1]
 
