@@ -146,6 +146,7 @@ class _World:
     `made`        what is made of others, by the ids of what has been made
     `carriers`    the ids of what is made again with others in it: variables, containers, and functions with these
     `named`       globals, with what they mean and the bits of what is an array
+    `codes`       functions, with their codes
     `key`         what is the same for functions that compute the same of the traced values
     ============  ====================================================================================================
     """
@@ -153,6 +154,7 @@ class _World:
     def __init__(self) -> None:
         self.boxes, self.arrays, self.carriers = dict[int, Any](), dict[int, Any](), set[int]()
         self.made = dict[int, Any]()
+        self.codes = list[tuple[FunctionType, CodeType]]()
         self.named, self.key = list[tuple[dict[str, Any], str, Any, Any]](), list[Any]()
         self._met, self._is_writing, self._has_arrays = dict[int, int](), False, False
 
@@ -237,6 +239,7 @@ class _World:
         if held:
             self.carriers.add(id(function))
         self.key.append(function.__code__)
+        self.codes.append((function, function.__code__))
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         return all(map(self.takes, held)) and all(self._takes_read(function, cells, read) for read in reads)
 
@@ -273,7 +276,7 @@ class Arithmetic:
     """
 
     def __init__(self, fun: Any, world: _World) -> None:
-        self._fun, self._named, self._arrays = fun, world.named, list(world.arrays.values())
+        self._codes, self._named, self._arrays = world.codes, world.named, list(world.arrays.values())
         self.leaves, self.key = list(world.boxes.values()), tuple(world.key)
         self._places = {key: index for index, key in enumerate([*world.boxes, *world.arrays])}
         self._made = list(world.made.values())
@@ -301,38 +304,47 @@ class Arithmetic:
             places = [self._places.get(id(part)) for part in one.data]
             given.append(one.again([p if at is None else given[at] for p, at in zip(one.data, places, strict=True)]))
         made = self._make(given)
-        if all(_is_still(*named) for named in self._named):
+        if all(_is_still(*named) for named in self._named) and all(fun.__code__ is code for fun, code in self._codes):
             return made
-        return _rescoped(made, {(id(scope), name): (value, bits) for scope, name, value, bits in self._named}, {})
+        codes = {id(fun): code for fun, code in self._codes}
+        named = {(id(scope), name): (value, bits) for scope, name, value, bits in self._named}
+        return _rescoped(made, _Meant(named, codes), {})
 
 
 def _is_still(scope: dict[str, Any], name: str, value: Any, bits: Any) -> bool:
     return scope.get(name, MISSING) is value and (bits is None or value.tobytes() == bits)
 
 
-def _rescoped(part: Any, named: dict[tuple[int, str], Any], made: dict[int, Any]) -> Any:
-    """Return functions like these that mean by names what they meant."""
+class _Meant(NamedTuple):
+    """What names meant, by ids of scopes, and which codes functions had, by ids of these."""
+
+    named: dict[tuple[int, str], Any]
+    codes: dict[int, CodeType]
+
+
+def _rescoped(part: Any, meant: _Meant, made: dict[int, Any]) -> Any:
+    """Return functions like these, of their codes, that mean by names what they meant."""
     kind: Any = type(part)
     if kind in _CONTAINERS:
         return (
-            {key: _rescoped(each, named, made) for key, each in part.items()}
+            {key: _rescoped(each, meant, made) for key, each in part.items()}
             if kind is dict
-            else kind(_rescoped(each, named, made) for each in part)
+            else kind(_rescoped(each, meant, made) for each in part)
         )
     if kind is not FunctionType or _is_known(part):
         return part
     if id(part) not in made:
-        scope, code = part.__globals__, part.__code__
+        scope, code = part.__globals__, meant.codes.get(id(part), part.__code__)
         cells = tuple(CellType() for _ in part.__closure__ or ())
         own = dict[str, Any](scope)
-        new = made[id(part)] = FunctionType(code, own, part.__name__, _rescoped(part.__defaults__, named, made), cells)
-        new.__kwdefaults__ = _rescoped(part.__kwdefaults__, named, made)
-        for (home, name), (value, bits) in named.items():
+        new = made[id(part)] = FunctionType(code, own, part.__name__, _rescoped(part.__defaults__, meant, made), cells)
+        new.__kwdefaults__ = _rescoped(part.__kwdefaults__, meant, made)
+        for (home, name), (value, bits) in meant.named.items():
             if home == id(scope) and value is MISSING:
                 own.pop(name, None)
             elif home == id(scope):
                 was = value if bits is None else np.frombuffer(bits, value.dtype).reshape(value.shape)
-                own[name] = _rescoped(was, named, made)
+                own[name] = _rescoped(was, meant, made)
         for cell, old in zip(cells, part.__closure__ or (), strict=True):
-            cell.cell_contents = _rescoped(old.cell_contents, named, made)
+            cell.cell_contents = _rescoped(old.cell_contents, meant, made)
     return made[id(part)]

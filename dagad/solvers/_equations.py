@@ -22,7 +22,7 @@ from dagad._tracing.patches import patches
 from dagad._tracing.private import numpy_wrapper
 from dagad._tracing.recalled import left_to_others
 from dagad._tracing.rules import learn_rules
-from dagad._tracing.stacked_tangents import is_double, is_stack, stacked
+from dagad._tracing.stacked_tangents import FLOAT, is_double, is_stack, stacked
 from dagad._tracing.tape import refuse_stale, traceable, traced
 from dagad._tracing.traced_array import TracedArray, array_of_numbers, new_box
 from dagad._types import Array, Leaf
@@ -301,7 +301,7 @@ class Extended:
 
     def _key_of(self, leaves: Sequence[Any], stacks: Sequence[Any]) -> Any:
         """Return what is the same where the same is computed of the parameters that move."""
-        if self.key is None:
+        if self.key is None or any(leaves[position].dtype != FLOAT for position in self._moving):
             return None
         moving = [(leaves[position].shape, stack.shape) for position, stack in zip(self._moving, stacks, strict=True)]
         still = [_bits_of(leaf) for position, leaf in enumerate(leaves) if position not in self._moving]

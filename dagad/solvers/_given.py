@@ -55,16 +55,19 @@ class Then:
 class Given:
     """A function with its arguments beyond the first ones, and the traced values that they are made of.
 
+    What the solver runs `beside` it may change what it reads, and is no arithmetic then.
+
     Attributes
     ----------
     params
         The traced values, from closures and among the arguments, in objects there too.
     """
 
-    def __init__(self, fun: Callable[..., Any], args: Args) -> None:
+    def __init__(self, fun: Callable[..., Any], args: Args, *beside: Callable[..., Any]) -> None:
         self._given = fun, pytree.all_opened(tuple(args))
         self.params: list[Any]
-        self._known = Arithmetic.of(self._given)
+        is_alone = None not in map(Arithmetic.of, beside)
+        self._known = Arithmetic.of(self._given) if is_alone else None
         if self._known is None:
             self.params, self._make = closure_convert(self._given)
         else:

@@ -159,7 +159,8 @@ def solve_ivp(
     stock = {"t_eval": t_eval, "dense_output": dense_output, "events": events, "vectorized": vectorized, "args": args}
     if not patches.somebody_traces():
         return solved(fun, t_span, y0, method=method, **stock, **options)
-    (start, end), call = _ends(t_span), Given(fun, _as_tuple(args))
+    beside = filter(callable, (method, options.get("jac")))
+    (start, end), call = _ends(t_span), Given(fun, _as_tuple(args), *beside)
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
     refuse_traced_options("solve_ivp", options)
     is_traced = is_anything_traced(start, end, y0, t_eval, call.params, closure_convert(events)[0])
@@ -393,7 +394,7 @@ def odeint(
     if not patches.somebody_traces():
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
     y0, t = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t))
-    call = Given(func, args if isinstance(args, tuple) else (args,))
+    call = Given(func, args if isinstance(args, tuple) else (args,), *filter(callable, [Dfun]))
     refuse_traced_options("odeint", options)
     if not is_anything_traced(y0, t, call.params):
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)

@@ -15,6 +15,7 @@ import numpy as np
 
 from dagad._tracing.private import numpy_wrapper
 from dagad._tracing.stacked_tangents import has_stock_rule
+from dagad._values.reach import SMALL
 from dagad.solvers._recorded_rules import NAMES, OF_ONE, OF_TWO, POWER
 from dagad.solvers._recording import Number, Recording
 
@@ -54,8 +55,9 @@ class Portable(NamedTuple):
 
     @classmethod
     def of(cls, recording: Recording, make: Callable[..., Slopes]) -> Portable | None:
-        """Return what was recorded as such a program; None where parameters alone have decided something."""
-        if not recording.is_portable:
+        """Return what was recorded as such a program; None where it holds of these parameters, or of data, alone."""
+        arrays = (each for each in recording.constants.values() if type(each) is np.ndarray)
+        if not recording.is_portable or any(array.size > SMALL for array in arrays):  # these have no keys
             return None
         return cls(make, {name: _own(each) for name, each in recording.constants.items()}, dict(recording.taken))
 

@@ -348,6 +348,40 @@ def test_a_function_is_as_it_was_whatever_has_changed_since() -> None:
     np.testing.assert_array_equal(known.at([])[0](0.0, np.ones(2)), expected)
 
 
+def test_derivatives_are_of_the_codes_that_the_solution_had() -> None:
+    def inner(x: Any) -> Any:
+        return 2.0 * x
+
+    def other(x: Any) -> Any:
+        return 5.0 * x
+
+    def flow(t: Any, y: Any, k: Any) -> Any:
+        return [-k * inner(y[0])]
+
+    def end(k: Any) -> Any:
+        return solve_ivp(flow, (0.0, 1.0), [1.0], args=(k,), rtol=1e-9, atol=1e-12).y[0, -1]
+
+    value, pullback = dagad.vjp(end, 0.5)
+    inner.__code__ = other.__code__
+    np.testing.assert_allclose(pullback(1.0), -2.0 * value, rtol=1e-6)
+
+
+def test_a_function_that_another_one_changes_is_not_taken_as_it_was() -> None:
+    rate = [1.0]
+
+    def flow(t: Any, y: Any, k: Any) -> Any:
+        return [-k * rate[0] * y[0]]
+
+    def jac(t: Any, y: Any, k: Any) -> Any:
+        rate[0] = 2.0
+        return [[-k]]
+
+    expected = integrate.solve_ivp(flow, (0.0, 1.0), [1.0], "BDF", args=(0.5,), jac=jac).y
+    rate[0] = 1.0
+    found, _ = dagad.vjp(lambda k: solve_ivp(flow, (0.0, 1.0), [1.0], "BDF", args=(k,), jac=jac).y, 0.5)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_derivatives_are_of_the_globals_that_the_solution_had() -> None:
     scope: dict[str, Any] = {}
     exec("RATE = 0.5\ndef flow(t, y, k):\n    return [-RATE * k * y[0]]", scope)
