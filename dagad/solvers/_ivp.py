@@ -159,8 +159,7 @@ def solve_ivp(
     stock = {"t_eval": t_eval, "dense_output": dense_output, "events": events, "vectorized": vectorized, "args": args}
     if not patches.somebody_traces():
         return solved(fun, t_span, y0, method=method, **stock, **options)
-    beside = filter(callable, (method, options.get("jac")))
-    (start, end), call = _ends(t_span), Given(fun, _as_tuple(args), *beside)
+    (start, end), call = _ends(t_span), Given(fun, _as_tuple(args), *filter(callable, (method, options.get("jac"))))
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
     refuse_traced_options("solve_ivp", options)
     is_traced = is_anything_traced(start, end, y0, t_eval, call.params, closure_convert(events)[0])

@@ -136,5 +136,5 @@ def test_digits_of_a_value_are_those_digits_and_the_key_of_nothing_else() -> Non
         return np.sum(t)
 
     dagad.grad(looking)(np.array([0.5, 0.5]))
-    assert seen == [True, True, False, "0.5", 1, "0.5!"]
+    assert seen[:6] == [True, True, False, "0.5", 1, "0.5!"]  # then it is compared with what is beside
     assert type(seen[3]) is str

@@ -109,6 +109,7 @@ MODES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("place", [direct, in_chunks, in_a_closure])
 @pytest.mark.parametrize("fun", [as_float, as_int, as_entry, as_array, as_item])
 @pytest.mark.parametrize("mode", MODES)
@@ -118,6 +119,7 @@ def test_another_value_after_a_refusal_that_is_caught_is_refused(fun: Any, mode:
     assert not CAUGHT
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("place", [direct, in_chunks, in_a_closure])
 @pytest.mark.parametrize(
     ("fun", "plain"),

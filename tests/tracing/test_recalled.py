@@ -95,6 +95,7 @@ MODES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 @pytest.mark.parametrize("place", [direct, in_chunks, around_chunks])
 @pytest.mark.parametrize("mode", MODES)

@@ -20,7 +20,6 @@ REFUSED = {
     "a class": "`Own.shared`",
     "a class with a property of its own": r"`OfMeta\._rows`",
     "a class that is given": "of",
-    "a code that is given": "of",
     "a context variable": "a part of",
     "a file of bytes": "what is in a variable",
     "a generator": "of",
@@ -38,7 +37,13 @@ REFUSED = {
     "methods of a class": r"`OfClass\._rows`",
     "what is remembered": "of",
 }
-BY_NAME = {"a property that is cached", "a vertex", "an edge", "what is found at the first call"}  # refused there alone
+BY_NAME = {
+    "a code that is given",
+    "a property that is cached",
+    "a vertex",
+    "an edge",
+    "what is found at the first call",
+}  # refused there alone
 PAIRS = [ROWS[start : start + 2] for start in (0, 2, 4)]
 
 
