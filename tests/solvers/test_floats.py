@@ -75,6 +75,16 @@ def test_scipy_does_whatever_it_has_more_to_say_of(options: dict[str, Any]) -> N
     assert found_at(ByFloats(swinging), [1.0, 2.0, 0.5], (0.0, 3.0), TIMES, **options) is None
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("method", METHODS)
+def test_slopes_whose_squares_are_no_floats_are_left_to_scipy(method: str) -> None:
+    def end(p: Any) -> Any:
+        found = solve_ivp(lambda t, y: [1e200 * p * np.sin(t), y[0] * 1e-200], (1.0, 2.0), [1.0, 0.5], method, [2.0])
+        return found.y[0, 0]
+
+    assert dagad.jacfwd(end)(0.7) == pytest.approx(1e200 * (np.cos(1.0) - np.cos(2.0)), rel=1e-3)
+
+
 def test_steps_that_become_too_small_are_refused_in_scipys_words() -> None:
     def end(rate: Any) -> Any:
         return solve_ivp(lambda t, y: [rate * y[0] ** 2], (0.0, 0.999), [1.0], rtol=1e-3).y[0, -1]
