@@ -91,7 +91,7 @@ def at_times(
         return None
     try:
         solver = _solver_of(str(method))(field, y0, span, options)
-    except ZeroDivisionError:  # by a first step of no length: numpy's numbers go on, as inf
+    except ArithmeticError:  # of numbers so large, or so small, that numpy warns and goes on
         return None
     wanted, found, is_last = times.tolist(), list[Any](), False
     while not is_last:
