@@ -250,7 +250,7 @@ class _World:
             value = function.__globals__.get(name, MISSING)
             bits = value.tobytes() if type(value) is np.ndarray else None
             self.named.append((function.__globals__, name, value, bits))
-            own: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]  # typeshed lacks it
+            own: dict[str, Any] = function.__builtins__
             value = own.get(name) if value is MISSING else value
         elif name in cells:
             value = cells[name].cell_contents
