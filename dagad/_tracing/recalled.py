@@ -32,10 +32,8 @@ from dagad._values import pytree
 
 STEP = 1e-3  # how far arguments move, of their size: further than to what is usually taken for equal, or as a key
 JUMP = 1e-3  # how far from the middle of both sides a value is, of its size, that belongs to neither
-MISSING, AGREE = (
-    1e-3,
-    0.25,
-)  # what a derivative has to lack, of its size, and how well the sides agree, of what it lacks
+MISSING = 1e-3  # what a derivative has to lack, of its size
+AGREE = 0.25  # how far the sides may be from each other, of what it lacks
 TRIES = 3  # where the function fails beside the point
 SMALLEST = 1e-5  # what a distance is compared with that is to be as good as none
 _LIBRARIES = frozenset({"dagad", "numpy", "autograd"})
@@ -113,7 +111,7 @@ def refuse_remembered(fun: Function, boxes: Sequence[Any], output: Value, record
     lacks = False
     for _ in range(TRIES):
         try:
-            with left_to_others(), _beside():
+            with left_to_others(), _beside(), np.errstate(all="ignore"):  # nobody has asked for numbers there
                 lacks = _differs_beside(fun, boxes, output, level, record, pull)
         except Exception:  # it may go by a value that it knows, and take no other; or know one of another comparison
             continue

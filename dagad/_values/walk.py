@@ -286,13 +286,7 @@ def led_to_by(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[i
     for key, above in owners.items():
         for owner in above:
             below.setdefault(owner, []).append(key)
-    found: set[int] = set()
-    fresh = list(keys)
-    while fresh:
-        inner = [key for key in below.get(fresh.pop(), ()) if key not in found]
-        found.update(inner)
-        fresh.extend(inner)
-    return found
+    return leading_to(keys, below)
 
 
 _WEAK = (weakref.ref, weakref.WeakKeyDictionary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -237,3 +238,13 @@ def test_members_that_are_compared_are_right() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=REFUSED):
         dagad.vmap(dagad.grad(loss))(points)
     np.testing.assert_allclose(dagad.vmap(dagad.grad(loss))(points[1:2]), alone)
+
+
+def test_numpy_warns_of_nothing_at_points_beside() -> None:
+    def entropy(x: Any) -> Any:
+        return 0.0 * x if x == 0 else x * np.log(x)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert dagad.grad(entropy)(0.0) == 0.0
+    assert not said
