@@ -18,8 +18,9 @@ from dagad._values import pytree
 from dagad._values.canonical import snapshot
 from dagad.solvers import _recorded_splines, _splines
 from dagad.solvers._given import is_anything_traced, plain, taken
-from dagad.solvers._recorded_arrays import of_still
+from dagad.solvers._recorded_arrays import of_still, still_value
 from dagad.solvers._recorded_splines import is_written_down
+from dagad.solvers._recording import is_recorded
 
 _ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
 
@@ -160,20 +161,28 @@ def CubicSpline(
 
     refuse_numbers("`dagad.solvers.CubicSpline`", x, y, bc_type)
     x, y, (orders, values) = _kept(_opened(x)), _opened(y), _ends(bc_type)
-    is_traced = is_anything_traced(x, y, values)
+    is_traced = is_recorded(y) or is_anything_traced(x, y, values)
     asked = bc_type
     if is_traced and not isinstance(bc_type, str):
         pairs = zip(orders, map(plain, values), strict=True)
         asked = tuple(order if isinstance(order, str) else (order, value) for order, value in pairs)
-    stock = interpolate.CubicSpline(plain(x), plain(y), axis, asked, extrapolate)
+    stock = interpolate.CubicSpline(plain(x), _plain(y), axis, asked, extrapolate)
     if not is_traced:
         return Piecewise(stock, stock.c, stock.x)
-    x, y = taken(x), taken(y)
+    x, y = taken(x), _taken(y)
     return _made(stock, Made("cubic", (x, y, *values), {"orders": orders, "axis": axis}))
 
 
 def _opened(data: Tree) -> Any:
-    return array_of(pytree.all_opened(data))
+    return data if is_recorded(data) else array_of(pytree.all_opened(data))
+
+
+def _plain(data: Array) -> Any:
+    return still_value(data) if is_recorded(data) else plain(data)
+
+
+def _taken(data: Array) -> Any:
+    return data if is_recorded(data) else taken(data)
 
 
 def _ends(bc_type: Any) -> tuple[tuple[Any, ...], list[Any]]:
@@ -230,10 +239,10 @@ def PchipInterpolator(
 
     refuse_numbers("`dagad.solvers.PchipInterpolator`", x, y)
     x, y = _kept(_opened(x)), _opened(y)
-    stock = interpolate.PchipInterpolator(plain(x), plain(y), axis, extrapolate)
-    if not is_anything_traced(x, y):
+    stock = interpolate.PchipInterpolator(plain(x), _plain(y), axis, extrapolate)
+    if not (is_recorded(y) or is_anything_traced(x, y)):
         return Piecewise(stock, stock.c, stock.x)
-    x, y = taken(x), taken(y)
+    x, y = taken(x), _taken(y)
     return _made(stock, Made("monotone", (x, y), {"axis": axis}))
 
 
@@ -422,9 +431,9 @@ def interp1d(
             "A derivative in `fill_value` of `interp1d` was asked for. Leave it a plain number, and choose what is "
             "beyond the nodes by `np.where(x > end, value, inside)`."
         )
-    stock = interpolate.interp1d(plain(x), plain(y), **options)
-    found = Interpolated(stock, _kept(x), _kept(y), options)
-    if is_anything_traced(x, y):
+    stock = interpolate.interp1d(plain(x), _plain(y), **options)
+    found = Interpolated(stock, _kept(x), y if is_recorded(y) else _kept(y), options)
+    if is_recorded(y) or is_anything_traced(x, y):
         found.check()
     return found
 

@@ -162,6 +162,15 @@ def of_still(recording: Recording, function: Function, args: Args) -> Any:
     return entries(recording, value, stack)
 
 
+def still_value(array: Numbers) -> Array:
+    """Return what an array of parameters alone is while an equation is integrated."""
+    recording = array.recording
+    if array.still is None:
+        recording.give_up()
+    recording.is_portable = False
+    return array.still[0]
+
+
 # What depends on states
 
 
