@@ -22,6 +22,7 @@ from dagad._values.digest import digest
 from dagad.extend import Recompute
 from support.carrying.all_ways import BY_NAME, clean
 from support.carrying.changing import Cell, cells, made
+from support.compiled_quickly import compiled_quickly as compiled_quickly
 
 ROWS = np.arange(1.0, 7.0)
 # An object's own pickle says what it consists of, wherever it travels or is looked for on disk.
