@@ -15,7 +15,7 @@ import autograd.numpy as anp
 import numpy as np
 import optree
 import pandas
-from distributed import Client
+from distributed import Client, wait
 
 import dagad
 from dagad import extend
@@ -217,8 +217,8 @@ class Given(NamedTuple):
     scheduler: Any = "sync"
 
 
-def given(feature: str, source: str, scheduler: Any, *, plain: bool = False) -> Given:
-    """Return the program of a cell; `plain`: on arrays in the user's hands, whatever the source."""
+def given(feature: str, source: str, scheduler: Any, *, plain: bool = False, placed: bool = False) -> Given:
+    """Return the program of a cell; `plain`: on arrays in the user's hands; `placed`: once Shards are on workers."""
     what, where = FEATURES[feature], SOURCES[source]
     rows, options, tangents = where.rows, {"scheduler": scheduler}, directions(where)
     if where.read is of_table and not plain:
@@ -226,6 +226,9 @@ def given(feature: str, source: str, scheduler: Any, *, plain: bool = False) -> 
     if where.sharded and not plain:
         cut = functools.partial(dagad.shard, grainsize=GRAINSIZE, scheduler=scheduler)
         rows, tangents = cut(rows), (tangents[0], *map(cut, tangents[1:]))
+        if placed:
+            with scheduler.as_current():
+                wait([future for shards in (rows, *tangents[1:]) for future in shards.kept.values()], PATIENCE)
     else:
         options["grainsize"] = GRAINSIZE
     function = noted(what.function, where.read_item if what.by_item else where.read)
