@@ -109,6 +109,12 @@ def found_on(scheduler: Any, name: str, order: str, some: tuple[int, ...]) -> li
     return leaves_of(*(one.gather() for one in gradients))
 
 
+@functools.cache
+def alone(name: str, order: str, some: tuple[int, ...]) -> list[bytes]:
+    """Return the bits that all must have: those of one thread."""
+    return [one.tobytes() for one in found_on("sync", name, order, some)]
+
+
 CASES = [
     (name, order, some)
     for name, rows in ROWS.items()
@@ -127,9 +133,7 @@ def test_derivatives_of_higher_order_in_shards_are_those_of_autograd(
     found = found_on(cluster if place == "cluster" else place, name, order, some)
     for mine, theirs in zip(found, expected(name, order, some), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9)
-    if place != "sync":
-        alone = found_on("sync", name, order, some)
-        assert [one.tobytes() for one in found] == [one.tobytes() for one in alone]
+    assert [one.tobytes() for one in found] == alone(name, order, some)
 
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
@@ -144,9 +148,9 @@ def test_a_gradient_of_a_gradient_in_shards_whose_worker_dies_is_the_same() -> N
         between()
         return [leaf.tobytes() for leaf in leaves_of(*(one.gather() for one in pull(1.0)))]
 
-    alone = pulled("sync", lambda: None)
+    expected = pulled("sync", lambda: None)
     with a_cluster(2) as client:
-        assert pulled(client, lambda: None) == alone
+        assert pulled(client, lambda: None) == expected
         for _ in range(2):
-            assert pulled(client, lambda: kill(next(iter(pids_of(client).values())))) == alone
+            assert pulled(client, lambda: kill(next(iter(pids_of(client).values())))) == expected
             client.wait_for_workers(2, PATIENCE)
