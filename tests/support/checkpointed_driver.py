@@ -6,12 +6,14 @@ python tests/support/checkpointed_driver.py evaluation --kills 20
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
 import os
-import signal
-import subprocess
+import runpy
 import sys
 import tempfile
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ import dagad
 
 ROWS = np.random.default_rng(0).standard_normal((800, 3))
 GRAINSIZES = {"evaluation": 4, "loop": 40}
-PATIENCE = 240
+MARK, PATIENCE = "x ", 240
 
 
 def misfit(rows: Any, theta: Any) -> Any:
@@ -30,7 +32,7 @@ def misfit(rows: Any, theta: Any) -> Any:
     time.sleep(0.003)
     if len(rows) in GRAINSIZES.values():  # and not the few that are looked at, whether they add up
         with open(os.environ["RUNS"], "a") as file:
-            file.write("x ")
+            file.write(MARK)
     return np.sum((np.tanh(rows @ theta) - 0.3) ** 2)
 
 
@@ -59,26 +61,41 @@ class Campaign(NamedTuple):
     n_workers: int
 
 
+def as_a_program(what: str, path: Path, log: Path) -> None:
+    """Run this file as Python would that is given it; what it prints goes to a file."""
+    sys.argv, os.environ["RUNS"] = [__file__, what, "--path", str(path)], str(log)
+    with path.with_suffix(".txt").open("w") as printed, contextlib.redirect_stdout(printed):
+        runpy.run_path(__file__, run_name="__main__")
+
+
 def killed(what: str, path: Path, n_kills: int, seed: int) -> Campaign:
     """Start a program, kill it at random moments of its work, and let it run to its end."""
     log, random = path / "runs", np.random.default_rng(seed)
+    processes = multiprocessing.get_context("forkserver")  # which has imported what is installed
 
-    def start(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, __file__, what, "--path", str(path / name)]
-        return subprocess.Popen(command, env={**os.environ, "RUNS": str(log)}, stdout=subprocess.PIPE, text=True)
+    def start(name: str) -> BaseProcess:
+        driver = processes.Process(target=as_a_program, args=(what, path / name, log))
+        driver.start()
+        return driver
+
+    def printed(name: str) -> str:
+        driver = start(name)
+        driver.join(PATIENCE)
+        assert driver.exitcode == 0
+        return (path / name).with_suffix(".txt").read_text()
 
     def n_runs() -> int:
-        return len(log.read_text().split()) if log.exists() else 0
+        return log.stat().st_size // len(MARK) if log.exists() else 0
 
-    expected, n_all = start("whole").communicate(timeout=PATIENCE)[0], n_runs()
+    expected, n_all = printed("whole"), n_runs()
     log.unlink()
     for _ in range(n_kills):
         driver, until = start("run"), n_runs() + int(random.integers(1, max(2, 2 * n_all // (n_kills + 1))))
-        while driver.poll() is None and n_runs() < until:
+        while driver.is_alive() and n_runs() < until:
             time.sleep(0.001)
-        driver.send_signal(signal.SIGKILL)
-        driver.communicate(timeout=PATIENCE)
-    after = start("run").communicate(timeout=PATIENCE)[0]
+        driver.kill()
+        driver.join(PATIENCE)
+    after = printed("run")
     return Campaign(expected, after, n_all, n_runs(), n_kills, os.cpu_count() or 1)
 
 
