@@ -249,7 +249,7 @@ def test_a_pytree_sum_can_be_differentiated_twice() -> None:
 @pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
 def test_some_partial_sums_can_be_integers(policy: Any, scheduler: Any) -> None:
     """Python's sum of nothing is the int 0, which is what ragged data without entries give."""
-    data = [[], [1.0], [], [2.0, 3.0], []] * 2
+    data = [[], [1.0], [], [2.0, 3.0], []] * 3
 
     def total(rows: Any, t: Any) -> Any:
         return sum([t * x for row in rows for x in row])
@@ -260,10 +260,10 @@ def test_some_partial_sums_can_be_integers(policy: Any, scheduler: Any) -> None:
 
     for _ in range(3):  # the runtime learns from one run for the next
         value, (of_rows, of_t) = dagad.value_and_grad(loss, (0, 1))(data, 2.0)
-        assert (value, of_t) == (24.0, 12.0)
-        assert of_rows == [[], [2.0], [], [2.0, 2.0], []] * 2
+        assert (value, of_t) == (36.0, 18.0)
+        assert of_rows == [[], [2.0], [], [2.0, 2.0], []] * 3
         value, pullback = dagad.vjp(loss, data, 2.0)
-        assert (value, pullback(1.0)[1]) == (24.0, 12.0)
+        assert (value, pullback(1.0)[1]) == (36.0, 18.0)
 
 
 def test_one_part_of_a_pytree_sum_can_be_used_alone() -> None:
