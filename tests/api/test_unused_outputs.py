@@ -12,6 +12,7 @@ import pytest
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
+from support.compiled_quickly import compiled_quickly as compiled_quickly
 
 # Forward mode moves what nobody uses, too: there the slope is infinite, as numpy says, and goes nowhere.
 pytestmark = pytest.mark.filterwarnings("ignore:(divide by zero|invalid value) encountered:RuntimeWarning")
