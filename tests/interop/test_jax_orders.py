@@ -15,7 +15,7 @@ import dagad
 from dagad.interop.jax import as_jax
 from support.compiled_quickly import quickly
 
-ROWS = np.random.default_rng(0).normal(size=(5, 2))
+ROWS = np.random.default_rng(0).normal(size=(3, 2))  # two chunks
 P = {"slopes": np.array([0.3, 0.7]), "log scale": np.array(0.4)}
 DIRECTION = {"slopes": np.array([0.5, -1.0]), "log scale": np.array(2.0)}
 
