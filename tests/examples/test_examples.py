@@ -75,7 +75,7 @@ def test_the_penalty_that_predicts_best_is_that_of_the_normal_equations(tmp_path
 
 
 def test_subjects_solved_by_scipy_have_the_sensitivities_of_matrix_exponentials(tmp_path: Path) -> None:
-    output = drawn(tmp_path, "pharmacokinetics_ivp.py", "--check")
+    output = drawn(tmp_path, "pharmacokinetics_ivp.py", "--check", "--subjects", "4")
     assert re.search(r"Taylor remainders fall at the rate 2\.0", output)
 
 
@@ -86,7 +86,7 @@ def test_a_network_whose_training_is_killed_goes_on_to_the_same_bits(tmp_path: P
 
 
 def test_chains_draw_together_what_they_draw_alone(tmp_path: Path) -> None:
-    output = drawn(tmp_path, "chains_together.py", "--check", "--draws", "80")
+    output = drawn(tmp_path, "chains_together.py", "--check", "--draws", "40")
     assert "together and alone the draws are the same, bit for bit" in output
 
 
