@@ -161,7 +161,7 @@ def CubicSpline(
 
     refuse_numbers("`dagad.solvers.CubicSpline`", x, y, bc_type)
     x, y, (orders, values) = _kept(_opened(x)), _opened(y), _ends(bc_type)
-    is_traced = is_recorded(y) or is_anything_traced(x, y, values)
+    is_traced = is_anything_traced(x, y, values)
     asked = bc_type
     if is_traced and not isinstance(bc_type, str):
         pairs = zip(orders, map(plain, values), strict=True)
@@ -240,7 +240,7 @@ def PchipInterpolator(
     refuse_numbers("`dagad.solvers.PchipInterpolator`", x, y)
     x, y = _kept(_opened(x)), _opened(y)
     stock = interpolate.PchipInterpolator(plain(x), _plain(y), axis, extrapolate)
-    if not (is_recorded(y) or is_anything_traced(x, y)):
+    if not is_anything_traced(x, y):
         return Piecewise(stock, stock.c, stock.x)
     x, y = taken(x), _taken(y)
     return _made(stock, Made("monotone", (x, y), {"axis": axis}))
@@ -432,8 +432,8 @@ def interp1d(
             "beyond the nodes by `np.where(x > end, value, inside)`."
         )
     stock = interpolate.interp1d(plain(x), _plain(y), **options)
-    found = Interpolated(stock, _kept(x), y if is_recorded(y) else _kept(y), options)
-    if is_recorded(y) or is_anything_traced(x, y):
+    found = Interpolated(stock, _kept(x), _kept(y), options)
+    if is_anything_traced(x, y):
         found.check()
     return found
 
