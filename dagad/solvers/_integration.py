@@ -5,6 +5,7 @@ State: `_LSODA`, a lock: before scipy 1.17 one LSODA of a process refuses to go 
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Sequence
@@ -137,11 +138,30 @@ def solved(*args: Any, **kwargs: Any) -> Any:
     from scipy import integrate
 
     method = kwargs["method"]
+    if method in ("BDF", integrate.BDF):
+        kwargs["method"] = _initialised_bdf()
     is_alone = is_kind_of(method, "LSODA") and hasattr(integrate._ode, "LSODA_LOCK")
     if not is_alone:
         return integrate.solve_ivp(*args, **kwargs)
     with _LSODA, by_itself():  # a member that waited for others would have it while they come here
         return integrate.solve_ivp(*args, **kwargs)
+
+
+@functools.cache
+def _initialised_bdf() -> Any:
+    """Return scipy's BDF with all of its differences written.
+
+    Its first step subtracts a row that nobody wrote before it is replaced (gh-16883). It is in no result, but where the
+    memory holds a signalling nan, numpy warns of an invalid value, once in thousands of solutions.
+    """
+    from scipy import integrate
+
+    class BDF(integrate.BDF):  # type: ignore[misc]  # scipy has no types
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.D[2:] = 0.0
+
+    return BDF
 
 
 def is_finite(slope: Array) -> bool:

@@ -399,3 +399,28 @@ def test_jacobians_may_leave_out_what_is_zero_at_the_start(n_cells: int, method:
 
     found = dagad.grad(lambda k: end(k, jac=lambda t, y: with_gaps(t, y, RATES)))(RATES)
     assert found == pytest.approx(dagad.grad(end)(RATES), rel=1e-4)
+
+
+class _SignallingMemory:
+    """numpy, whose `empty` floats are signalling nans, as those of memory that held something else may be."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def empty(self, shape: Any, dtype: Any = float) -> np.ndarray:
+        found = np.zeros(shape, dtype)
+        found.view(np.uint64)[...] = np.uint64(0x7FF0000000000001)
+        return found
+
+
+@pytest.mark.parametrize("method", ["BDF", scipy.integrate.BDF])
+def test_unwritten_memory_of_bdf_does_not_warn(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    def end(k: Any) -> Any:
+        return solve_ivp(decay, (0.0, 1.0), [3.0, 1.0], method, args=(k,)).y[0, -1]
+
+    before = dagad.value_and_grad(end)(0.5)
+    monkeypatch.setattr("scipy.integrate._ivp.bdf.np", _SignallingMemory())
+    with pytest.raises(RuntimeWarning, match="invalid value"):
+        scipy.integrate.solve_ivp(decay, (0.0, 1.0), [3.0, 1.0], method, args=(0.5,))
+    assert dagad.value_and_grad(end)(0.5) == before
+    assert end(0.5) == before[0]  # as plain values go
