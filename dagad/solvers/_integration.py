@@ -1,25 +1,21 @@
-"""Equations integrated by scipy, of plain values: the one place that calls its solvers, and what they are told.
-
-State: `_LSODA`, a lock: before scipy 1.17 one LSODA of a process refuses to go on when another one has begun.
-"""
+"""Equations integrated by scipy, of plain values: the one place that calls its solvers, and their options."""
 
 from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
-from dagad._executors.member import by_itself
 from dagad._tracing.forward import push
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array
 from dagad.solvers._equations import Equation, Field, is_kind_of
 from dagad.solvers._floats import at_times
+from dagad.solvers._lsoda import at_times_by_lsoda, lsoda
 from dagad.solvers._stepping import Slopes, stepped
 
 MOST_BAD = 300  # calls that give nan, before the time goes on: a step gets shorter by five each time or so
@@ -130,20 +126,16 @@ def as_array(matrix: Array) -> np.ndarray:
     return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
 
 
-_LSODA = threading.RLock()
-
-
 def solved(*args: Any, **kwargs: Any) -> Any:
-    """Return what scipy's `solve_ivp` does, which is called with keywords; threads take turns where they have to."""
+    """Return what scipy's `solve_ivp` does, which is called with keywords."""
     from scipy import integrate
 
     method = kwargs["method"]
     if method in ("BDF", integrate.BDF):
         kwargs["method"] = _initialised_bdf()
-    is_alone = is_kind_of(method, "LSODA") and hasattr(integrate._ode, "LSODA_LOCK")
-    if not is_alone:
+    if not is_kind_of(method, "LSODA"):
         return integrate.solve_ivp(*args, **kwargs)
-    with _LSODA, by_itself():  # a member that waited for others would have it while they come here
+    with lsoda(takes_turns=True):
         return integrate.solve_ivp(*args, **kwargs)
 
 
@@ -227,7 +219,8 @@ def integrate_to(
     """Return the solution at some times of the span, in its order, as columns; what failed is refused."""
     with equation.plain_field(params) as field:
         options = solver_options(equation, params, abs(span[1] - span[0]))
-        found = at_times(FiniteSlope(field, *span), y0, span, times, options)
+        along = at_times_by_lsoda if options["method"] == "LSODA" else at_times
+        found = along(FiniteSlope(field, *span), y0, span, times, options)
     return integrate(equation, params, y0, span, t_eval=times).y if found is None else found
 
 

@@ -22,6 +22,7 @@ from dagad._words import described
 from dagad.solvers._equations import Field, Settings, Written, is_implicit, is_kind_of
 from dagad.solvers._given import Given, is_anything_traced, plain, refuse_traced_options, taken
 from dagad.solvers._integration import check_solved, pattern_of, solved
+from dagad.solvers._lsoda import stock_odeint
 from dagad.solvers._stepping import quick
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
@@ -137,6 +138,8 @@ def solve_ivp(
 
     Raises
     ------
+    ArgumentsError
+        If `method` is LSODA within a right-hand side that LSODA is integrating: scipy can't.
     NotDifferentiableError
         If a derivative is asked for with `events`, or scipy did not integrate to the end.
     PlanError
@@ -370,6 +373,8 @@ def odeint(
 
     Raises
     ------
+    ArgumentsError
+        If it is called within a right-hand side that LSODA is integrating: scipy can't.
     NotDifferentiableError
         If a derivative is asked for with ``tcrit``, or scipy did not integrate to the end.
     PlanError
@@ -385,18 +390,16 @@ def odeint(
     >>> print(slopes.round(4), (-3.0 * times * np.exp(-0.5 * times)).round(4))
     [ 0.     -1.8196 -2.2073] [-0.     -1.8196 -2.2073]
     """
-    from scipy import integrate
-
     check_sensitivity(sensitivity)
     refuse_numbers("`dagad.solvers.odeint`", func, y0, t, args, Dfun, options)
     stock = {"Dfun": Dfun, "col_deriv": col_deriv, "tfirst": tfirst, **options}
     if not patches.somebody_traces():
-        return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
+        return stock_odeint(func, y0, t, args, full_output=full_output, **stock)
     y0, t = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t))
     call = Given(func, args if isinstance(args, tuple) else (args,), *filter(callable, [Dfun]))
     refuse_traced_options("odeint", options)
     if not is_anything_traced(y0, t, call.params):
-        return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
+        return stock_odeint(func, y0, t, args, full_output=full_output, **stock)
     call.keep()
     if options.get("tcrit") is not None:
         raise NotDifferentiableError(
@@ -408,7 +411,7 @@ def odeint(
     state, times, own = taken(y0), taken(t), snapshots({**options, "tfirst": tfirst})
     if callable(Dfun):
         stock["Dfun"] = Given(Dfun, arguments).plain()[0]
-    known, facts = call.after(integrate.odeint(bare, plain(y0), plain(t), arguments, full_output=1, **stock))
+    known, facts = call.after(stock_odeint(bare, plain(y0), plain(t), arguments, full_output=1, **stock))
     if "successful" not in facts["message"] and np.any(plain(t) != plain(t)[0]):  # else nothing is to be done
         raise NotDifferentiableError(
             f"A solution of `odeint` is being differentiated, and scipy says: {facts['message']} Try other tolerances, "
