@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 from report import shortest
-from scipy.integrate import solve_ivp as stock_solve_ivp
+from scipy.integrate import odeint as stock_odeint, solve_ivp as stock_solve_ivp
 
 import dagad
-from dagad.solvers import solve_ivp
+from dagad.solvers import odeint, solve_ivp
 
 TOLERANCES: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-8}
 
@@ -180,6 +180,38 @@ def one_subject(rounds: int) -> None:
     show("2 states, 2 parameters, lists of numbers", shortest(ways, rounds), "the solution, by scipy")
 
 
+def predators(y: Any, t: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    del t
+    return [a * y[0] - b * y[0] * y[1], c * y[0] * y[1] - d * y[1]]
+
+
+def predators_by_hand(state: Any, t: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    x, y, *tangents = state.tolist()
+    sources = ((x, 0.0), (-x * y, 0.0), (0.0, x * y), (0.0, -y))
+    slopes = predators((x, y), t, a, b, c, d)
+    for u, v, (to_x, to_y) in zip(tangents[::2], tangents[1::2], sources, strict=True):
+        slopes += [(a - b * y) * u - b * x * v + to_x, c * y * u + (c * x - d) * v + to_y]
+    return slopes
+
+
+def by_odeint(rounds: int) -> None:
+    """The gradient of what `odeint` finds at 21 times, in four parameters."""
+    times, theta = np.linspace(0.0, 10.0, 21), np.array([1.0, 0.1, 0.05, 1.1])
+
+    def cost(theta: Any, of: Any = odeint) -> Any:
+        return np.sum(of(predators, [10.0, 5.0], times, args=tuple(theta)) ** 2)
+
+    ways: dict[str, Callable[[], Any]] = {
+        "the solution, by scipy": lambda: cost(theta, stock_odeint),
+        "the extended system, by hand": lambda: stock_odeint(
+            predators_by_hand, [10.0, 5.0, *[0.0] * 8], times, args=tuple(theta)
+        ),
+        "dagad.grad": lambda: dagad.grad(cost)(theta),
+    }
+    seconds = shortest(ways, 20 * rounds)
+    show("2 states, 4 parameters, odeint", seconds, "the solution, by scipy", 1.2 * (1 + len(theta)))
+
+
 def many_subjects(n: int, rounds: int) -> None:
     """A gradient of two-compartment curves of many subjects: by adaptive steps, and by those of the example."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -224,6 +256,7 @@ def main() -> None:
     for n_params in (50, 100, 200, 1000):
         either_way(Front(3, n_params), options.rounds)
     one_subject(options.rounds)
+    by_odeint(options.rounds)
     many_subjects(options.subjects, options.rounds)
 
 

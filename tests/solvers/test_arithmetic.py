@@ -70,7 +70,15 @@ def calling() -> Callable[..., Any]:
     return lambda t, y: act(own(y, 2.0)) * np.exp(helper(y, y[0])) + np.dot(table, y) + table.sum(0)
 
 
-@pytest.mark.parametrize("fun", [of_globals, of_loops, of_autograd, carrying(), helper, calling()])
+def deleting(t: Any, y: Any) -> Any:
+    del t
+    twice = 2.0 * y
+    found = [twice[0], -twice[1]]
+    del twice
+    return found
+
+
+@pytest.mark.parametrize("fun", [of_globals, of_loops, of_autograd, carrying(), helper, calling(), deleting])
 def test_functions_that_compute_are_known(fun: Callable[..., Any]) -> None:
     known = Arithmetic.of(fun)
     assert known is not None
