@@ -25,8 +25,8 @@ from dagad._tracing.tape import TapeNode, pull, traceable, traced
 from dagad._tracing.traced_array import new_box
 from dagad._types import Array, Cotangent, Function, Value
 from dagad._values import pytree
-from dagad.solvers._equations import Equation, Field, is_kind_of
-from dagad.solvers._integration import FiniteSlope, check_solved, not_finite, solved
+from dagad.solvers._equations import Equation, Field, is_kind_of, not_finite
+from dagad.solvers._integration import FiniteSlope, check_solved, solved
 from dagad.solvers._stepping import quick
 
 

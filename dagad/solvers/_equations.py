@@ -96,6 +96,15 @@ class Settings(NamedTuple):
         return found
 
 
+def not_finite(t: float) -> str:
+    """Tell that sensitivities can't be integrated across a time."""
+    return (
+        "A solution of differential equations is being differentiated, and the derivative of its right-hand side is "
+        f"not finite at t = {t}, as that of `np.sqrt(y)`, or of a norm, at zero. Begin elsewhere, or write what has a "
+        "finite slope there: `np.sqrt(y + 1e-12)`, or `np.sqrt(np.sum(y**2) + 1e-12)` for a norm."
+    )
+
+
 class RightHandSide(Protocol):
     """What the user wrote; `points` are some of the times and states at which it was called, as made last."""
 
@@ -127,11 +136,14 @@ class Equation(Protocol):
         Absolute tolerances, one for each state.
     n_moving
         How many states come first of which none depends on a later one.
+    moving
+        Which of the parameters have tangents.
     """
 
     settings: Settings
     atol: np.ndarray
     n_moving: int
+    moving: tuple[int, ...]
 
     @property
     def written(self) -> Callable[[Sequence[Any]], Field] | None:
@@ -157,6 +169,7 @@ class Written:
     def __init__(self, make: RightHandSide, settings: Settings, atol: np.ndarray, name: str) -> None:
         self._make, self.settings, self.atol, self.n_moving = make, settings, atol, len(atol)
         self._name, self._is_compared = name, False
+        self.moving: tuple[int, ...] = ()
 
     @property
     def written(self) -> Callable[[Sequence[Any]], Field] | None:
@@ -212,7 +225,7 @@ class Extended:
     """An equation with tangents of its states; the tolerances of a tangent are those of the states in its own scale."""
 
     def __init__(self, below: Equation, moving: Sequence[int], scales: Sequence[float]) -> None:
-        self._below, self._moving = below, tuple(moving)
+        self._below, self.moving = below, tuple(moving)
         self.settings = below.settings
         self.atol = np.concatenate([below.atol, *(below.atol * scale for scale in scales)])
         self.n_moving, self._count = len(below.atol), len(scales)
@@ -241,7 +254,7 @@ class Extended:
     def key(self) -> Any:
         """What is the same for equations that compute the same; see `Equation.key`."""
         key = self._below.key
-        return None if key is None else (key, self._moving, self._count)
+        return None if key is None else (key, self.moving, self._count)
 
     def _written(self, written: Callable[[Sequence[Any]], Field], params: Sequence[Any]) -> Field:
         def field(t: Any, states: Any) -> Any:
@@ -254,9 +267,9 @@ class Extended:
 
     def _split(self, params: Sequence[Any]) -> tuple[list[Any], dict[int, list[Any]]]:
         """Return the parameters of the equation below, and the tangents of those that move."""
-        each = len(self._moving)
+        each = len(self.moving)
         n_below = len(params) - each * self._count
-        tangents = {position: list(params[n_below + index :: each]) for index, position in enumerate(self._moving)}
+        tangents = {position: list(params[n_below + index :: each]) for index, position in enumerate(self.moving)}
         return list(params[:n_below]), tangents
 
     @contextlib.contextmanager
@@ -273,8 +286,8 @@ class Extended:
     def _recorded(self, usual: Field, boxed: Sequence[Any]) -> Iterator[Field]:
         """Give slopes by a program of what the function did once, of few plain numbers; else the usual ones."""
         written = self._below.written
-        leaves, stacks = list(boxed), [boxed[position]._node.g for position in self._moving]
-        for position in self._moving:
+        leaves, stacks = list(boxed), [boxed[position]._node.g for position in self.moving]
+        for position in self.moving:
             leaves[position] = boxed[position]._value
         is_small = len(self.atol) <= MOST_STATES and self._count <= MOST_DIRECTIONS
         is_plain = {np.ndarray}.issuperset(map(type, stacks)) and not any(map(pytree.is_traced, leaves))
@@ -284,11 +297,11 @@ class Extended:
 
         def at(moving: Sequence[Any]) -> list[Any]:
             now = list(leaves)
-            for position, leaf in zip(self._moving, moving, strict=True):
+            for position, leaf in zip(self.moving, moving, strict=True):
                 now[position] = leaf
             return now
 
-        params = [leaves[position] for position in self._moving]
+        params = [leaves[position] for position in self.moving]
         with contextlib.ExitStack() as stack:
             bare = functools.cache(lambda: stack.enter_context(self._below.bare_field(leaves)))  # seldom needed
             there, key = None, self._key_of(leaves, stacks)
@@ -301,10 +314,10 @@ class Extended:
 
     def _key_of(self, leaves: Sequence[Any], stacks: Sequence[Any]) -> Any:
         """Return what is the same where the same is computed of the parameters that move."""
-        if self.key is None or any(leaves[position].dtype != FLOAT for position in self._moving):
+        if self.key is None or any(leaves[position].dtype != FLOAT for position in self.moving):
             return None
-        moving = [(leaves[position].shape, stack.shape) for position, stack in zip(self._moving, stacks, strict=True)]
-        still = [_bits_of(leaf) for position, leaf in enumerate(leaves) if position not in self._moving]
+        moving = [(leaves[position].shape, stack.shape) for position, stack in zip(self.moving, stacks, strict=True)]
+        still = [_bits_of(leaf) for position, leaf in enumerate(leaves) if position not in self.moving]
         return None if None in still else (self.key, self.n_moving, *moving, *still)
 
     def _extended_slopes(self, field: Field, level: int, t: Array, y: Array) -> Any:

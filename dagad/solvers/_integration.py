@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Sequence
@@ -10,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
-from dagad._tracing.forward import push
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array
-from dagad.solvers._equations import Equation, Field, is_kind_of
+from dagad.solvers._equations import Equation, Field, is_kind_of, not_finite
 from dagad.solvers._floats import at_times
+from dagad.solvers._jacobians import Jacobian
 from dagad.solvers._lsoda import at_times_by_lsoda, lsoda
 from dagad.solvers._stepping import Slopes, stepped
 
@@ -22,108 +23,18 @@ MOST_BAD = 300  # calls that give nan, before the time goes on: a step gets shor
 GOES_ON = 1e-10  # of the span
 
 
-def solver_options(equation: Equation, params: Sequence[Any], span: float) -> dict[str, Any]:
-    """Return what scipy is told about how to integrate an equation."""
+def solver_options(
+    equation: Equation, params: Sequence[Any], span: float, until: contextlib.ExitStack
+) -> dict[str, Any]:
+    """Return what scipy is told about how to integrate an equation; what that needs is open until then."""
     settings = equation.settings
     rtol = settings.rtol
     if np.ndim(rtol):
         rtol = np.tile(rtol, len(equation.atol) // len(rtol))
     options = {**settings.for_span(span), "rtol": rtol, "atol": equation.atol, "method": settings.method}
     if settings.is_implicit:
-        options["jac"] = Jacobian(equation, params)
+        options["jac"] = Jacobian(equation, params, until)
     return options
-
-
-class Jacobian:
-    """The Jacobian of a right-hand side in its states, by tangents.
-
-    That of an extended equation is made of the derivative in the states alone: A on the diagonal, and below it in the
-    first column how A moves along each tangent. Without what is below the diagonal Newton's method would not converge.
-    """
-
-    def __init__(self, equation: Equation, params: Sequence[Any]) -> None:
-        self._equation, self._params, self._n = equation, params, equation.n_moving
-        self._sparsity: Sparsity | None = None
-        self._seeds = np.eye(self._n) if equation.settings.pattern is None else self._know(equation.settings.pattern)
-
-    def _know(self, pattern: Any) -> Any:
-        """Note where the Jacobian is not zero; return the tangents by which it is found."""
-        self._pattern, self._sparsity = pattern, Sparsity(pattern, self._n // pattern.shape[0])
-        return self._sparsity.seeds
-
-    def _look(self, t: float, y: Array) -> None:
-        """Join what is not zero with what is not zero here: of what was zero before, the user's matrix has no entry."""
-        jacobian = self._equation.settings.sparse_jacobian
-        if jacobian is not None:
-            joined = pattern_of(self._pattern + pattern_of(jacobian(t, y[: self._pattern.shape[0]])))
-            if joined.nnz > self._pattern.nnz:
-                self._seeds = self._know(joined)
-
-    def __call__(self, t: float, y: Array) -> Any:
-        from scipy import sparse
-
-        self._look(t, y)
-        n, blocks = self._n, len(y) // self._n
-        seeds = np.zeros((len(self._seeds), len(y)))
-        seeds[:, :n] = self._seeds
-        _, tangents = push(lambda leaves: self._slope(t, leaves[0]), [y], [[seed] for seed in seeds])
-        columns = np.stack([np.zeros_like(y) if part is None else part for (part,) in tangents], axis=-1)
-        if not self._equation.settings.is_lsoda and not np.isfinite(columns).all():  # that one makes smaller steps
-            raise NotDifferentiableError(not_finite(t))
-        parts = [columns[n * row : n * (row + 1)] for row in range(blocks)]
-        if self._sparsity is not None:
-            parts = [self._sparsity.matrix(part) for part in parts]
-        if blocks == 1:
-            return as_array(parts[0]) if self._equation.settings.is_lsoda else parts[0]
-        rows = [[parts[0], *[None] * (blocks - 1)]]
-        for row in range(1, blocks):
-            rows.append([parts[row], *[None] * (row - 1), parts[0], *[None] * (blocks - row - 1)])
-        whole = sparse.bmat(rows, "csc")
-        return whole.toarray() if self._equation.settings.is_lsoda else whole
-
-    def _slope(self, t: float, y: Array) -> Any:
-        with self._equation.field(self._params) as field:
-            return field(t, y)
-
-
-def pattern_of(matrix: object) -> Any:
-    """Return a sparse matrix with a one wherever a matrix has an entry, one that is zero too."""
-    from scipy import sparse
-
-    found = sparse.csc_matrix(matrix)
-    return sparse.csc_matrix((np.ones(found.nnz), found.indices, found.indptr), found.shape)
-
-
-class Sparsity:
-    """Where a Jacobian of lower blocks is not zero; columns that share no row are found by one tangent."""
-
-    def __init__(self, pattern: object, n_blocks: int) -> None:
-        from scipy import sparse
-
-        self._pattern = sparse.kron(np.tri(n_blocks), pattern, "csc")
-        self._rows, ends = self._pattern.indices, self._pattern.indptr
-        n = self._pattern.shape[1]
-        taken: list[set[int]] = [set() for _ in range(n)]
-        colours = np.zeros(n, int)
-        for column in range(n):
-            rows = self._rows[ends[column] : ends[column + 1]]
-            used = set().union(*(taken[row] for row in rows))
-            colours[column] = next(colour for colour in range(n) if colour not in used)
-            for row in rows:
-                taken[row].add(int(colours[column]))
-        self.seeds = (colours == np.arange(colours.max(initial=0) + 1)[:, None]).astype(float)
-        self._colours = np.repeat(colours, np.diff(ends))
-
-    def matrix(self, columns: np.ndarray) -> Any:
-        """Return the Jacobian, from its products with the seeds."""
-        found = self._pattern.astype(columns.dtype)
-        found.data = columns[self._rows, self._colours]
-        return found
-
-
-def as_array(matrix: Array) -> np.ndarray:
-    """Return a matrix, sparse or not, as an array."""
-    return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
 
 
 def solved(*args: Any, **kwargs: Any) -> Any:
@@ -194,19 +105,10 @@ class FiniteSlope:
         return numbers
 
 
-def not_finite(t: float) -> str:
-    """Tell that sensitivities can't be integrated across a time."""
-    return (
-        "A solution of differential equations is being differentiated, and the derivative of its right-hand side is "
-        f"not finite at t = {t}, as that of `np.sqrt(y)`, or of a norm, at zero. Begin elsewhere, or write what has a "
-        "finite slope there: `np.sqrt(y + 1e-12)`, or `np.sqrt(np.sum(y**2) + 1e-12)` for a norm."
-    )
-
-
 def integrate(equation: Equation, params: Sequence[Any], y0: Array, span: tuple[float, float], **asked: Any) -> Any:
     """Return scipy's result at plain values; what failed is refused."""
-    with equation.plain_field(params) as field:
-        options = solver_options(equation, params, abs(span[1] - span[0]))
+    with equation.plain_field(params) as field, contextlib.ExitStack() as until:
+        options = solver_options(equation, params, abs(span[1] - span[0]), until)
         slope = FiniteSlope(field, *span)
         found = solved(slope, span, y0, **asked, **options | stepped(options["method"], y0, slope))
     check_solved(found, "the equations of its sensitivities, or of its adjoint,")
@@ -217,8 +119,8 @@ def integrate_to(
     equation: Equation, params: Sequence[Any], y0: Array, span: tuple[float, float], times: np.ndarray
 ) -> Any:
     """Return the solution at some times of the span, in its order, as columns; what failed is refused."""
-    with equation.plain_field(params) as field:
-        options = solver_options(equation, params, abs(span[1] - span[0]))
+    with equation.plain_field(params) as field, contextlib.ExitStack() as until:
+        options = solver_options(equation, params, abs(span[1] - span[0]), until)
         along = at_times_by_lsoda if options["method"] == "LSODA" else at_times
         found = along(FiniteSlope(field, *span), y0, span, times, options)
     return integrate(equation, params, y0, span, t_eval=times).y if found is None else found

@@ -21,7 +21,8 @@ from dagad._values.closures import closure_convert
 from dagad._words import described
 from dagad.solvers._equations import Field, Settings, Written, is_implicit, is_kind_of
 from dagad.solvers._given import Given, is_anything_traced, plain, refuse_traced_options, taken
-from dagad.solvers._integration import check_solved, pattern_of, solved
+from dagad.solvers._integration import check_solved, solved
+from dagad.solvers._jacobians import pattern_of
 from dagad.solvers._lsoda import stock_odeint
 from dagad.solvers._stepping import quick
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
