@@ -20,7 +20,7 @@ from dagad._executors.member import by_itself
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array
 from dagad.solvers._equations import Field
-from dagad.solvers._stepping import ByNumbers
+from dagad.solvers._stepping import ByNumbers, Slopes
 
 _MOST_STEPS = 2**31 - 1  # as many as it takes
 _TOO_CLOSE = 1e-14  # of a time: to one that is as close to the first, LSODA takes no step
@@ -82,15 +82,17 @@ class _Borrowed:
 
     def __init__(self, slope: ByNumbers) -> None:
         self._slope, self._errors = slope, dict[str, Any](np.geterr())
+        self._quick: Slopes | None = None
 
     def __call__(self, t: float, y: Array) -> Any:
-        quick = self._slope.numbers
-        if quick is not None:  # nearly always
+        if self._quick is not None:  # nearly always
             try:
-                return quick(t, y.tolist())
+                return self._quick(t, y.tolist())
             except Exception:  # arrays meet it too
                 pass
-        return self.by(self._slope, t, y)
+        found = self.by(self._slope, t, y)
+        self._quick = self._slope.numbers  # which are others now
+        return found
 
     def by(self, fun: Field, t: float, y: Array) -> Any:
         """Return what another function returns."""
