@@ -7,6 +7,7 @@ extended system written by hand, for scipy alone.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -212,6 +213,45 @@ def by_odeint(rounds: int) -> None:
     show("2 states, 4 parameters, odeint", seconds, "the solution, by scipy", 1.2 * (1 + len(theta)))
 
 
+def robertson(t: Any, y: Any, p: Any) -> Any:
+    del t
+    slow, fast = p[0] * y[0] - p[2] * y[1] * y[2], p[1] * y[1] ** 2
+    return [-slow, slow - fast, fast]
+
+
+def robertson_by_hand(t: Any, state: Any, p: Any) -> Any:
+    a, b, c, *tangents = state.tolist()
+    slopes = robertson(t, (a, b, c), p)
+    for number, own in enumerate(((a, 0.0), (0.0, b**2), (-b * c, 0.0))):
+        u, v, w = tangents[3 * number : 3 * number + 3]
+        slow, fast = own[0] + p[0] * u - p[2] * (v * c + b * w), own[1] + 2.0 * p[1] * b * v
+        slopes += [-slow, slow - fast, fast]
+    return slopes
+
+
+def stiff(rounds: int) -> None:
+    """Robertson's problem, in three parameters; the extended system by hand has differences for a Jacobian."""
+    rates, times, start = np.array([0.04, 3e7, 1e4]), [0.4, 4.0, 40.0, 400.0, 4000.0], [1.0, 0.0, 0.0]
+    atol = np.array([1e-8, 1e-12, 1e-8])
+    of_extended = np.concatenate([atol, *(atol / rate for rate in rates)])
+
+    def cost(rates: Any, options: dict[str, Any], of: Any = solve_ivp) -> Any:
+        return np.sum(of(robertson, (0.0, times[-1]), start, args=(rates,), atol=atol, **options).y ** 2)
+
+    def by_hand(options: dict[str, Any]) -> Any:
+        zeros, span = [0.0] * 9, (0.0, times[-1])
+        return stock_solve_ivp(robertson_by_hand, span, start + zeros, args=(rates,), atol=of_extended, **options)
+
+    for method in ("Radau", "BDF", "LSODA"):
+        options: dict[str, Any] = {"method": method, "t_eval": times, "rtol": 1e-6}
+        ways: dict[str, Callable[[], Any]] = {
+            "the solution, by scipy": functools.partial(cost, rates, options, stock_solve_ivp),
+            "the extended system, by hand": functools.partial(by_hand, options),
+            "dagad.grad": functools.partial(dagad.grad(cost), rates, options),
+        }
+        show(f"Robertson, 3 parameters, {method}", shortest(ways, 3 * rounds), "the solution, by scipy", 4.8)
+
+
 def many_subjects(n: int, rounds: int) -> None:
     """A gradient of two-compartment curves of many subjects: by adaptive steps, and by those of the example."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -257,6 +297,7 @@ def main() -> None:
         either_way(Front(3, n_params), options.rounds)
     one_subject(options.rounds)
     by_odeint(options.rounds)
+    stiff(options.rounds)
     many_subjects(options.subjects, options.rounds)
 
 
