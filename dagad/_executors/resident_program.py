@@ -32,6 +32,7 @@ from dagad_scheduler.residents.service import rows_left_here
 VALUE, RECORD, PULL = "value", "record", "pull"
 KEEP, KEEP_REST = Keep(), KeepRest()  # what is run here is not counted
 PIECES_A_THREAD = 4
+THERE = ()  # stands among leaves for one in Shards, that a worker has; None is a seed of zeros
 
 
 class Found(NamedTuple):
@@ -128,7 +129,7 @@ class ResidentJob:
         self._sharded, self._sharded_seeds = message.get("sharded", ()), message.get("seeds", ())
         self._n_taken = len(message.get("taken", ()))
         groups = message.get("groups")
-        self._alike = None if groups is None else [[None] * size for size in groups]  # all of them are Shards
+        self._alike = None if groups is None else [[THERE] * size for size in groups]  # all of them are Shards
         self._has_sliced = own[0] is not None or groups is not None
         self.left = LeftHere()
         self._compiled: list[int] = []  # by part: how often something was
@@ -192,7 +193,9 @@ class ResidentJob:
         if not self._sharded:
             return groups
         sharded, here = iter(self._sharded), rows(number)
-        return [[self._made(next(sharded), here) if leaf is None else leaf for leaf in group] for group in groups]
+        return [
+            [self._made(next(sharded), here) if type(leaf) is tuple else leaf for leaf in group] for group in groups
+        ]
 
     def _made(self, expression: Expression, rows: Sequence[Any]) -> Any:
         """Return rows by the expression that the call gives of them."""

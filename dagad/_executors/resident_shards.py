@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from dagad._executors.resident_program import SentCall
+from dagad._executors.resident_program import THERE, SentCall
 from dagad._kernels.job import Job, Seeds
-from dagad._sources.base import Key, owned, staying
+from dagad._sources.base import Key, staying
 from dagad._sources.lineage import Expression, Inputs
 from dagad._sources.plan import AnyPlan
+from dagad._sources.slots import cut_rows
 from dagad._values import pytree
 from dagad._values.buffers import pack_tree
 from dagad_scheduler.private import TaskRef
@@ -141,9 +142,9 @@ def _own_message(
 
 
 def _sliced_leaves(job: Job, number: int) -> Any:
-    """Return the sliced leaves of a chunk in groups, None for Shards."""
+    """Return the sliced leaves of a chunk in groups, without what is there."""
     pairs = [(job.leaves[leaf], rows) for leaf, rows in job.inputs.targets(number)]
-    parts = [None if pytree.is_sharded(leaf) else owned(leaf, rows) for leaf, rows in pairs]
+    parts = [THERE if pytree.is_sharded(leaf) else cut_rows(leaf, rows) for leaf, rows in pairs]
     return job.inputs.groups(parts, [len(group) for group in job.inputs.rows[number]])
 
 

@@ -154,7 +154,8 @@ class Batch(Recordable, Portable):
                 yield self.kernel, (context, part, shared)
             return
         for context, part, own in zip(contexts, rows, sliced, strict=True):
-            yield Unpacking(self.kernel) if has_packed(own) else self.kernel, (context, part, shared, own)
+            unpacking = has_packed(own) and not self.kernel.unpacks_itself
+            yield Unpacking(self.kernel) if unpacking else self.kernel, (context, part, shared, own)
 
     def _together(
         self,

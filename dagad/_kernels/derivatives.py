@@ -198,7 +198,7 @@ class Pullback(_Derivative):
         return self.function, self.reduced, self.seeded, self.reduces, self.stacks
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
-        own_seeds = sliced[-1] if self.function.stacks else []
+        own_seeds = sliced[-1] if self.function.stacks and sliced else []  # a seed of zeros is not among them
         actives = self.own_groups(sliced)
         rest = iter(shared[-1])
         seeds = [next(rest) if is_float else None for is_float in self.reduced]

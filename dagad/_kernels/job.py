@@ -17,10 +17,9 @@ from dagad._kernels.chunks import ChunkContext, Names
 from dagad._kernels.derivatives import GradOrPullback
 from dagad._kernels.inputs import Inputs, Targets
 from dagad._kernels.kernel import Groups, Kernel
-from dagad._sources.base import owned
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan, Chunk
-from dagad._sources.slots import ONE_SEED
+from dagad._sources.slots import ONE_SEED, cut_rows
 from dagad._types import AnyScheduler, Value
 from dagad._values import pytree
 from dagad_scheduler.private import GraphNode, List, Task, TaskRef
@@ -111,7 +110,7 @@ class Job(NamedTuple):
 
     def sliced_leaves(self, number: int) -> Groups:
         """Return the sliced leaves of a chunk, in groups."""
-        parts = [owned(self.leaves[leaf], rows) for leaf, rows in self.inputs.targets(number)]
+        parts = [cut_rows(self.leaves[leaf], rows) for leaf, rows in self.inputs.targets(number)]
         return self.inputs.groups(parts, [len(group) for group in self.inputs.rows[number]])
 
     @property

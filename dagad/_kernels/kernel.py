@@ -131,6 +131,7 @@ class Kernel(Portable):
     gives = "value"  # what it is for, in profiles
     role = Role.VALUE  # of the tasks that run it
     copies = 0  # of what is owned, where each chunk has leaves of its own; 0: these are one array's rows
+    unpacks_itself = False  # whether it is given rows of Shards packed, see `unpacking`
     pulls_itself = False  # whether a chunk may have been pulled when it was recorded, so that nothing is left of it
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:

@@ -35,7 +35,18 @@ class Members(Kernel):
     Groups of leaves: those of the first member, then of the second, and so on.
     """
 
-    __slots__ = ("_each", "copies", "count", "function", "gives", "pulls_itself", "reduces", "role", "stacks")
+    __slots__ = (
+        "_each",
+        "copies",
+        "count",
+        "function",
+        "gives",
+        "pulls_itself",
+        "reduces",
+        "role",
+        "stacks",
+        "unpacks_itself",
+    )
 
     def __init__(self, each: Sequence[Kernel], count: int) -> None:
         self._each: tuple[Kernel, ...] = tuple([opened(kernel) for kernel in each])
@@ -44,6 +55,7 @@ class Members(Kernel):
         self.copies = count * self.function.copies
         self.role: Role = self.function.role
         self.gives, self.pulls_itself = self.function.gives, self.function.pulls_itself
+        self.unpacks_itself = self.function.unpacks_itself
 
     def state(self) -> tuple[Any, ...]:
         return self._each, self.count

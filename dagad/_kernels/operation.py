@@ -35,6 +35,7 @@ from dagad._kernels.finite import Finite
 from dagad._kernels.inputs import Inputs, Targets, owned_leaves, times
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results
 from dagad._kernels.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
+from dagad._kernels.pullbacks import Pullbacks, n_at_once
 from dagad._kernels.replay import bring_along, of_job
 from dagad._remembered import Remembered
 from dagad._sources.base import staying
@@ -184,10 +185,13 @@ class Operation:
 
     def job(self, leaves: Sequence[Any]) -> Job:
         """Return the operation at leaves."""
-        # What a chunk runs is looked at as a part of it, on workers as here.
-        is_looked_at = setting("check-finite") and patches.task.leaves is None
-        kernel = Finite(self.kernel) if is_looked_at else self.kernel
+        kernel = self._looked_at
         return Job(kernel, self.plan, self.sliced, self.inputs, leaves, self.monoid, self.owner, self.stacked_at)
+
+    @property
+    def _looked_at(self) -> Kernel:
+        """The kernel; what a chunk runs is looked at as a part of it, on workers as here."""
+        return Finite(self.kernel) if setting("check-finite") and patches.task.leaves is None else self.kernel
 
     def call(self, leaves: Sequence[Any]) -> Outputs:
         """Run for the value, tracing nothing."""
@@ -299,9 +303,40 @@ class Operation:
         return slots.seal()
 
     def _pull(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
-        if not state.pull(self, leaves, seeds, land):
-            for number, one in enumerate(seeds):
-                self._pull_anew(leaves, value, one, number, land)
+        if state.pull(self, leaves, seeds, land):
+            return
+        n_theta = sum(self.inputs.shared)
+        at_once = n_at_once(leaves[:n_theta], leaves[n_theta:], len(self.plan))
+        for first in range(0, len(seeds), at_once):
+            some = seeds[first : first + at_once]
+            if len(some) == 1:
+                self._pull_anew(leaves, value, some[0], first, land)
+            else:
+                self._pull_many_anew(leaves, value, some, first, land)
+
+    def _pull_many_anew(
+        self, leaves: Sequence[Any], value: Outputs, seeds: Sequence[_Seeds], first: int, land: Land
+    ) -> None:
+        """Run each chunk once and pull many seeds there: a job of its own."""
+        n_theta, count, n_stacked = sum(self.inputs.shared), len(seeds), len(value.stacked)
+        of_sum = [seed for one in seeds for seed in one.reduced]
+        of_rows = [seed for one in seeds for seed in one.whole]
+        rows = None
+        if self.kernel.stacks:
+            rows = [[(n * n_stacked + leaf, own) for n in range(count) for leaf, own in at] for at in value.positions]
+        kernel = Pullbacks(self._looked_at, count, bool(n_theta), bool(sum(self.inputs.sliced)))
+        job = self.job([*leaves[:n_theta], *of_sum, *leaves[n_theta:], *of_rows])._replace(
+            kernel=kernel,
+            inputs=self.inputs.and_seeds(len(of_sum), len(of_rows), rows),
+            stacked_at=times(self.inputs.flat(), count),
+        )
+        with _Running(self, job, "call", kernel.gives) as running:
+            running.results = results = self.executor.call(job)
+        landing = range(first, first + count)
+        if n_theta:
+            land([(leaf, None) for leaf in range(n_theta)], job.monoid.lower(results.reduced), landing)
+        for number, own in enumerate(results.stacked):
+            land(self.inputs.targets(number), own, landing)
 
     def _pull_anew(self, leaves: Sequence[Any], value: Outputs, seeds: _Seeds, number: int, land: Land) -> None:
         """Run and pull at once: a job of the pullback."""
@@ -369,7 +404,7 @@ class _Running:
 class _Seeds:
     """Cotangents of what an operation gave: what all chunks have in common, and what belongs to each."""
 
-    __slots__ = ("_at", "_stacked", "floats", "reduced")
+    __slots__ = ("_at", "floats", "reduced", "whole")
 
     def __init__(self, value: Outputs, seeds: Seeds) -> None:
         self.floats = seeds
@@ -377,13 +412,13 @@ class _Seeds:
         n_reduced = len(every) - len(value.stacked)
         reduced = [full(seed) for seed in every[:n_reduced]]
         self.reduced = reduced if any(map(is_seed, reduced)) else [None] * n_reduced
-        self._stacked, self._at = every[n_reduced:], value.positions or []
+        self.whole, self._at = every[n_reduced:], value.positions or []
 
     def stacked(self, number: int) -> list[Any]:
         """Return those of one chunk's stacked leaves; None for zeros."""
-        if not self._stacked:  # these are a gradient, that somebody else has seen to
+        if not self.whole:  # these are a gradient, that somebody else has seen to
             return [None] * len(self._at[number])
-        mine = [cut_rows(self._stacked[leaf], rows) for leaf, rows in self._at[number]]
+        mine = [cut_rows(self.whole[leaf], rows) for leaf, rows in self._at[number]]
         if all(seed is None for seed in self.reduced) and not any(map(is_seed, mine)):
             return [None] * len(mine)  # the chunk is not pulled at all
         return mine
@@ -391,8 +426,8 @@ class _Seeds:
     @property
     def sharded(self) -> list[Any]:
         """Those of stacked leaves that are Shards; None for zeros."""
-        at = self._at[0] if self._stacked else []
-        return [self._stacked[at[index][0]] for index in staying(at)]
+        at = self._at[0] if self.whole else []
+        return [self.whole[at[index][0]] for index in staying(at)]
 
 
 def _unused(positions: Sequence[Targets], seeded: Container[int]) -> frozenset[int]:

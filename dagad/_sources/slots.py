@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._sources.base import Target, Targets, owned
+from dagad._sources.base import Stays, Target, Targets, owned
 from dagad._types import Array, Cotangent, DType, Leaf
 from dagad._values import pytree
 from dagad._values.blocks import Blocks
@@ -197,11 +197,11 @@ def _sealed(array: Array, leaf: Leaf) -> Any:
 # For many seeds at once: cotangents that are zero but for some rows are kept by blocks
 
 
-def cut_rows(seed: Cotangent, rows: slice | None) -> Any:
+def cut_rows(seed: Cotangent, rows: slice | Stays | None) -> Any:
     """Return the part of a seed that belongs to some rows; None for zero."""
     if seed is None:
         return None
-    if isinstance(seed, Blocks):
+    if isinstance(seed, Blocks) and not isinstance(rows, Stays):
         return seed.full() if rows is None else seed.cut(rows)
     return owned(seed, rows)
 

@@ -12,6 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
@@ -57,8 +58,15 @@ def everything(scheduler: Any) -> list[Any]:
     few = X[:16]
     loss, careful = total(scheduler, few), total(scheduler, few, sum=CompensatedSum())
 
-    def ragged(theta: Any) -> Any:  # in a checkpoint each row of its Jacobian is an evaluation
+    def ragged(theta: Any) -> Any:
         return dagad.map_rect(row, list(X[:5]), theta, grainsize=2, scheduler=scheduler)
+
+    def sums(rows: Any, theta: Any) -> Any:
+        return dagad.reduce_sum(vector, rows, theta, grainsize=7, scheduler=scheduler)["a"]
+
+    def ends(theta: Any) -> Any:  # of their slopes, one part of the map has no seed
+        found = ragged(theta)
+        return anp.stack([anp.sum(found[:6] ** 2), anp.sum(found[6:] ** 3)])
 
     value, pullback = dagad.vjp(ragged, THETA)
     evaluation = dagad.evaluate(loss, THETA)
@@ -74,6 +82,9 @@ def everything(scheduler: Any) -> list[Any]:
         value,
         pullback(np.ones_like(value)),
         dagad.jacrev(ragged)(THETA),
+        dagad.jacrev(sums, argnums=(0, 1))(few, THETA),
+        dagad.hessian(lambda theta: anp.sum(sums(few, theta) ** 2))(THETA),
+        dagad.jacrev(ends)(THETA),
         dagad.grad(lambda theta: dagad.map_reduce(chunk, np.add, few, theta, grainsize=3, scheduler=scheduler))(THETA),
         evaluation.value(),
         evaluation.gradient(),
@@ -96,6 +107,14 @@ def test_chunks_that_no_seed_reaches_are_not_pulled(scheduler: Any, tmp_path: Pa
     with dagad.checkpoint(tmp_path / "run"):
         found = dagad.vjp(steep, 1.0)[1](seed)
     assert bits(found) == bits(expected) == bits((0.5,))
+
+
+def test_a_cotangent_of_zeros_pulls_no_chunk(scheduler: Any, tmp_path: Path) -> None:
+    def roots(theta: Any) -> Any:
+        return dagad.map(root, np.array([0.0, 1.0, 4.0]), theta, grainsize=1, scheduler=scheduler)
+
+    with dagad.checkpoint(tmp_path / "run"):
+        assert bits(dagad.vjp(roots, 1.0)[1](np.zeros(3))) == bits((np.float64(0.0),))
 
 
 @pytest.mark.sampled(6)
@@ -150,6 +169,62 @@ def test_an_evaluation_in_a_checkpoint_is_read_and_not_computed_again(
             assert bits(dagad.value_and_grad(loss)(THETA)) == bits(expected)
             assert repr(run) == f"<Checkpoint: 1 operations in {str(tmp_path / 'run')!r}>"
         assert len(runs()) == n_runs
+
+
+def logged_vector(rows: Any, theta: Any) -> Any:
+    return logged(rows, theta) * anp.sin(np.arange(1.0, 13.0) * theta[0])
+
+
+def stopping_vector(rows: Any, theta: Any) -> Any:
+    return stopping(rows, theta) * anp.sin(np.arange(1.0, 13.0) * theta[0])
+
+
+def slopes_of(chunk: Any) -> Any:
+    return dagad.jacrev(lambda theta: dagad.reduce_sum(chunk, ROWS, theta, grainsize=4, scheduler="sync"))(THETA)
+
+
+@pytest.mark.parametrize("by_chunk", [True, False])
+def test_all_rows_of_a_jacobian_take_one_more_run_of_each_chunk(
+    by_chunk: bool, tmp_path: Path, runs: Callable[[], list[str]]
+) -> None:
+    expected = slopes_of(logged_vector)
+    assert len(runs()) == 10
+    for n_known, n_runs in ((0, 20), (2, 0)):
+        with dagad.checkpoint(tmp_path / "run", chunks=by_chunk) as run:
+            assert bits(slopes_of(logged_vector)) == bits(expected)
+            assert run.n_known == n_known
+        assert len(runs()) == n_runs
+
+
+def test_a_jacobian_in_progress_pulls_the_chunks_that_are_missing(
+    tmp_path: Path, runs: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = slopes_of(stopping_vector)
+    runs()
+
+    def interrupted() -> None:
+        with dagad.checkpoint(tmp_path / "run") as run:
+            monkeypatch.setattr(run._journal, "ended", stopping_after(run._journal.ended, monkeypatch))
+            slopes_of(stopping_vector)
+
+    with pytest.raises(Stopped):
+        interrupted()
+    assert len(runs()) == 10 + 5
+    monkeypatch.delenv("STOP")
+    with dagad.checkpoint(tmp_path / "run") as run:
+        assert bits(slopes_of(stopping_vector)) == bits(expected)
+        assert run.n_known == 1
+    assert len(runs()) == 5
+
+
+def stopping_after(ended: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Return what has the sixth chunk stop from when an operation has ended."""
+
+    def write(record: Any) -> None:
+        ended(record)
+        monkeypatch.setenv("STOP", str(5 * 12))
+
+    return write
 
 
 @pytest.mark.parametrize("by_chunk", [True, False])

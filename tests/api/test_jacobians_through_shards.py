@@ -12,6 +12,11 @@ import pytest
 
 import dagad
 from dagad._executors import graph, resident
+from dagad._executors.inline import Inline
+from dagad._kernels.job import Job, Results
+from dagad._kernels.members import Together
+from dagad._kernels.operation import Operation, Recorded
+from dagad._kernels.pullbacks import Pullbacks
 from support.gated_chunks import bits
 
 RNG = np.random.default_rng(0)
@@ -66,6 +71,10 @@ THROUGH: dict[str, tuple[Through, Callable[[Any], Any]]] = {
         lambda shards, theta: dagad.map(item, slope(shards, theta), theta),
         lambda theta: item(plain_slope(theta), theta),
     ),
+    "a map, most of it times zero": (
+        lambda shards, theta: dagad.map(item, slope(shards, theta), theta) * np.eye(22, 3),
+        lambda theta: item(plain_slope(theta), theta) * np.eye(22, 3),
+    ),
 }
 
 
@@ -79,6 +88,40 @@ def test_a_jacobian_through_shards_that_move_is_that_of_autograd(what: str, sche
     np.testing.assert_allclose(expected, dagad.jacfwd(lambda theta: through(there, theta))(THETA), rtol=1e-10)
     for _ in range(3):  # hot, on a cluster
         assert bits([dagad.jacrev(lambda theta: through(there, theta))(THETA)]) == bits([expected])
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("what", THROUGH)
+def test_seeds_through_shards_are_pulled_together_where_nothing_is_left_to_pull(
+    what: str, scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that move lie elsewhere than what was left: each chunk is run once more for all, not for each seed."""
+    through, _ = THROUGH[what]
+    here, there = (dagad.shard(X, grainsize=4, scheduler=one) for one in ("sync", scheduler))
+    expected = dagad.jacrev(lambda theta: through(here, theta))(THETA)
+    monkeypatch.setattr(Recorded, "pull", lambda *_: False)
+    monkeypatch.delattr(Operation, "_pull_anew")  # which is for one seed
+    for _ in range(3):  # hot, on a cluster
+        assert bits([dagad.jacrev(lambda theta: through(there, theta))(THETA)]) == bits([expected])
+
+
+@pytest.mark.parametrize("what", THROUGH)
+def test_members_pull_seeds_through_shards_together(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    through, _ = THROUGH[what]
+    here, call, n_jobs = dagad.shard(X, grainsize=4, scheduler="sync"), Inline.call, 0
+    expected = dagad.jacrev(lambda theta: through(here, theta))(THETA)
+
+    def by_two(executor: Inline, job: Job) -> Results:
+        nonlocal n_jobs
+        if type(job.kernel) is not Pullbacks:
+            return call(executor, job)
+        together, n_jobs = Together([job, job], [job.kernel]), n_jobs + 1
+        return together.split(call(executor, together.job))[1]
+
+    monkeypatch.setattr(Recorded, "pull", lambda *_: False)
+    monkeypatch.setattr(Inline, "call", by_two)
+    assert bits([dagad.jacrev(lambda theta: through(here, theta))(THETA)]) == bits([expected])
+    assert n_jobs > 0
 
 
 @pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")

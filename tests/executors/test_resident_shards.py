@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from distributed import Client
 
 import dagad
+from dagad._kernels.operation import Operation
 from dagad._sources.shards import MOST_PENDING
 from dagad._values import pytree
 from dagad_scheduler.residents import client as lines
@@ -183,6 +185,29 @@ def test_a_worker_that_dies_in_a_call_costs_only_time(frail: Client, tmp_path: A
         watch.open("pullback")
         assert every_bit(waiting.result()) == expected
     heat_up(frail, lambda: gradients(x, watch.folder))
+
+
+@pytest.mark.whole("one more death, between value and pullback: those in a call are seen here")
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_jacobian_whose_tapes_die_with_a_worker_is_pulled_in_one_job(
+    is_checkpointed: bool, frail: Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, deaths = on(frail), list[int]()
+    around: Any = dagad.checkpoint(tmp_path / "run") if is_checkpointed else contextlib.nullcontext()
+
+    def dying(theta: Any) -> Any:
+        value = dagad.reduce_sum(moments, x, theta)
+        if deaths:
+            kill(deaths.pop())
+        return value
+
+    expected = dagad.jacrev(lambda theta: dagad.reduce_sum(moments, X, theta, grainsize=4))(THETA)
+    heat_up(frail, lambda: dagad.jacrev(dying)(THETA))
+    monkeypatch.delattr(Operation, "_pull_anew")  # which is for one seed
+    deaths.append(next(iter(pids_of(frail).values())))
+    with around:
+        assert bits([dagad.jacrev(dying)(THETA)]) == bits([expected])
+    assert not deaths
 
 
 def test_gradients_in_shards_are_said_to_be_gone_after_a_restart(frail: Client) -> None:

@@ -16,8 +16,11 @@ import dagad
 from dagad._executors.choose import executor_on
 from dagad._executors.evaluation import find_scheduler
 from dagad._executors.graph import GraphExecutor
+from dagad._kernels import pullbacks
+from dagad._kernels.kernel import Summed, Unreduced
 from dagad._kernels.operation import Recorded, ValueOnly, WithGrad
 from dagad._sources.plan import Plan
+from dagad._values.blocks import full
 from dagad.extend import CompensatedSum, Keep, Linearization, PlainSum, Preaccumulate, Recompute
 from support.gated_chunks import bits
 from support.operations_by_hand import EXECUTORS, SYNC, Run, operation
@@ -243,6 +246,59 @@ def test_an_operation_runs_lost_linearizations_again(fun: Any, place: str) -> No
     assert run.pulled(seeds)[0] == pytest.approx(expected_of(fun, seeds), rel=1e-12)
     run.state = ValueOnly()
     assert run.many([seeds, seeds])[0] == [run.pulled(seeds)[0]] * 2
+
+
+N_SEEDS = 11
+
+
+def many_seeds(run: Run) -> list[Any]:
+    """Return seeds of which some are zero, some as a whole, some in places."""
+    many: list[Any] = [[onp.array(seed * number) for seed in seeds_of(run.value)] for number in range(N_SEEDS)]
+    many[3] = None
+    many[5][0].reshape(-1)[:1] = 0.0
+    return many
+
+
+KERNELS: dict[str, tuple[Any, Any]] = {
+    "summed": (lambda rows, t: np.sum(np.sin(rows * t)) * onp.arange(1.0, 4.0), Summed),
+    "trees": (
+        lambda rows, t: {"a": 0, "b": 1} if len(rows) < 3 else {"a": np.sin(rows[0] * t), "b": np.cos(rows[1] * t)},
+        Summed,
+    ),
+    "its own": (lambda rows, t: {"a": np.sin(rows * t), "n": 3, "b": np.cos(t)}, Unreduced),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("active", [False, True], ids=["parameters", "rows too"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_many_seeds_run_each_chunk_once_where_linearizations_are_lost(
+    name: str, active: bool, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the bits that they have where none is lost; seeds are cut where their cotangents take much memory."""
+    fun, kernel = KERNELS[name]
+    n_runs = 0
+
+    def counted(rows: Any, t: Any) -> Any:
+        nonlocal n_runs
+        n_runs += 1
+        return fun(rows, t)
+
+    leaves = [THETA, X] if active else [THETA]
+    made = operation(counted, X, [THETA], Plan(8, 3), executor=PLACES[place](), kernel=kernel, active=active)
+    run = Run(made, leaves)
+    many = many_seeds(run)
+
+    def filled() -> Any:
+        pairs = [(part, leaf) for leaf, parts in zip(leaves, run.many(many), strict=True) for part in parts]
+        return onp.hstack([onp.zeros_like(leaf) if part is None else full(part) for part, leaf in pairs])
+
+    expected = filled()
+    for most_bytes, n_passes in ((2**28, 1), (1100 + 700 * active, 2), (0, N_SEEDS - 2)):  # two are zero
+        monkeypatch.setattr(pullbacks, "MOST_BYTES", most_bytes)
+        run.state, n_runs = ValueOnly(), 0
+        onp.testing.assert_array_equal(filled(), expected)
+        assert n_runs == 3 * n_passes
 
 
 # Elsewhere
