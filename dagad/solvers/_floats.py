@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad.solvers._stepping import EXPLICIT, MOST_NUMBERS, ByNumbers, of_floats, sum_of
-
-_LEAST_RTOL = 100 * np.finfo(float).eps  # of less scipy warns
+from dagad.solvers._stepping import EXPLICIT, LEAST_RTOL, MOST_NUMBERS, ByNumbers, of_floats, sum_of
 
 
 @functools.cache
@@ -87,7 +85,7 @@ def at_times(
     """
     method = options["method"]
     is_small = method in EXPLICIT and 0 < len(y0) <= MOST_NUMBERS and y0.dtype == float
-    if not is_small or not np.min(options["rtol"]) >= _LEAST_RTOL or not np.min(options["atol"]) > 0.0:
+    if not is_small or not np.min(options["rtol"]) >= LEAST_RTOL or not np.min(options["atol"]) > 0.0:
         return None
     try:
         solver = _solver_of(str(method))(field, y0, span, options)

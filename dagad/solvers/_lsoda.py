@@ -20,7 +20,7 @@ from dagad._executors.member import by_itself
 from dagad._tracing.stacked_tangents import FLOAT
 from dagad._types import Array
 from dagad.solvers._equations import Field
-from dagad.solvers._stepping import ByNumbers, Slopes
+from dagad.solvers._stepping import LEAST_RTOL, ByNumbers, Slopes
 
 _MOST_STEPS = 2**31 - 1  # as many as it takes
 _TOO_CLOSE = 1e-14  # of a time: to one that is as close to the first, LSODA takes no step
@@ -110,7 +110,8 @@ def at_times_by_lsoda(
     start, stop = span
     later = times[times > start]
     is_too_short = not stop > start or later[0] - start < _TOO_CLOSE * max(abs(start), abs(stop))
-    if shares_states() or is_too_short or y0.dtype != FLOAT:
+    is_stock = y0.dtype != FLOAT or not np.min(options["atol"], initial=1.0) > 0.0  # it says itself what fails
+    if shares_states() or is_too_short or is_stock:
         return None
     longest, borrowed = options.get("max_step", np.inf), _Borrowed(slope)
     with np.errstate(all="ignore"):
@@ -119,7 +120,7 @@ def at_times_by_lsoda(
             y0,
             np.concatenate([[start], later]),
             Dfun=lambda t, y: borrowed.by(options["jac"], t, y),
-            rtol=options["rtol"],
+            rtol=np.maximum(options["rtol"], LEAST_RTOL),  # as there: of less, `odeint` warns and gives up
             atol=options["atol"],
             h0=options.get("first_step", 0.0),
             hmin=options.get("min_step", 0.0),

@@ -23,6 +23,7 @@ import numpy as np
 
 EXPLICIT = "RK23", "RK45", "DOP853"
 MOST_NUMBERS = 60  # of more, arrays are as quick
+LEAST_RTOL = 100 * np.finfo(float).eps  # of less scipy warns, and takes this
 SAFETY, LEAST_FACTOR, MOST_FACTOR = 0.9, 0.2, 10  # scipy's
 # Which text its formulas have from 1.15 to 1.18.
 _KNOWN = frozenset({"e139a7d03052fd42cbe218b765361f1e1c047e8fe11a12e0b1084027ad193137"})

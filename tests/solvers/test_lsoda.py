@@ -131,6 +131,19 @@ def test_sensitivities_by_lsoda_go_back_in_time(way: str) -> None:
     assert dagad.grad(end)(0.5) == pytest.approx(6.0 * np.exp(1.0), rel=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:At least one element of `rtol` is too small:UserWarning")  # of the user's own call
+@pytest.mark.parametrize("atol", [1e-14, np.array([1e-20, 1e-14])], ids=str)
+@pytest.mark.parametrize("rtol", [0.0, 1e-15, np.array([1e-14, 1e-10])], ids=str)
+def test_sensitivities_by_lsoda_at_tolerances_that_odeint_gives_up_at_are_those_of_solve_ivp(
+    rtol: Any, atol: Any
+) -> None:
+    def ends(k: Any) -> Any:
+        return solve_ivp(lambda t, y: -k * y, (0.0, 1.0), [3.0, 2.0], "LSODA", rtol=rtol, atol=atol).y[:, -1]
+
+    expected = -np.array([3.0, 2.0]) * np.exp(-0.5)
+    np.testing.assert_allclose(dagad.jacfwd(ends)(0.5), expected, rtol=1e-9)
+
+
 class _Asked(Exception):
     """Raised by a right-hand side."""
 
