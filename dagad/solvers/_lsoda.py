@@ -2,13 +2,14 @@
 
 `scipy.integrate.solve_ivp` goes through Python at each step of it, `odeint` through none, and both are the same code.
 
-State: `_LOCK`, as before scipy 1.17 one LSODA of a process refuses to go on when another has begun; `_here`, whether
-one runs in this thread.
+State: `_LOCK`, as before scipy 1.17 one LSODA of a process refuses to go on when another has begun; `_here`, the
+process in which one runs in this thread: a process that is forked from it has begun none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +30,7 @@ _LOCK = threading.RLock()
 
 
 class _Here(threading.local):
-    runs = False
+    process: int | None = None
 
 
 _here = _Here()
@@ -45,17 +46,17 @@ def shares_states() -> bool:
 @contextlib.contextmanager
 def lsoda(takes_turns: bool) -> Iterator[None]:
     """Have LSODA to oneself in this thread; with `takes_turns` in the process, too, where it has one state for all."""
-    if _here.runs:
+    if _here.process == os.getpid() or (_here.process is not None and shares_states()):  # and their locks, too
         raise ArgumentsError(_WITHIN)
-    _here.runs = True
     try:
+        _here.process = os.getpid()
         if takes_turns and shares_states():
             with _LOCK, by_itself():  # a member that waited for others would have it while they come here
                 yield
         else:
             yield
     finally:
-        _here.runs = False
+        _here.process = None
 
 
 _WITHIN = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -202,6 +203,28 @@ def test_lsoda_within_lsoda_is_refused(outer: Any, inner: Any, take: Any) -> Non
         value, slope = 2.0 * np.exp(-0.1 * np.exp(-0.05)), 0.01 * np.exp(-0.05)
         expected = value if take not in (dagad.grad, dagad.jacfwd) else value * slope
         assert take(lambda k: end(k, "DOP853"))(0.5) == pytest.approx(expected, rel=1e-6)
+
+
+@in_one_call
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork\\(\\) was called:RuntimeWarning")
+def test_a_process_that_is_forked_within_lsoda_may_use_it() -> None:
+    def in_a_child(y: Any) -> Any:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.write(write, by_odeint(lambda t, y: -y, y, "LSODA").tobytes())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with open(read, "rb") as pipe:
+            found = np.frombuffer(pipe.read())
+        os.waitpid(child, 0)
+        return found
+
+    found = odeint(lambda y, t: -in_a_child(y), [2.0], [0.0, 1.0])[-1, 0]
+    assert found == pytest.approx(2.0 * np.exp(-np.exp(-0.1)), rel=1e-6)
 
 
 @in_one_call
