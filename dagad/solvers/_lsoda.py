@@ -71,7 +71,7 @@ def stock_odeint(*args: Any, **kwargs: Any) -> Any:
     """Return what scipy's `odeint` does."""
     from scipy import integrate
 
-    with lsoda(takes_turns=False):  # it has a lock of its own
+    with lsoda(takes_turns=False), by_itself(shares_states()):  # it has a lock of its own, which others come to
         return integrate.odeint(*args, **kwargs)
 
 

@@ -11,6 +11,7 @@ import pytest
 import scipy.integrate
 
 import dagad
+from dagad._executors.member import current_member
 from dagad.solvers import odeint, solve_ivp
 
 TIGHT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-11}
@@ -235,6 +236,23 @@ def test_scipys_own_odeint_within_odeint_goes_on_with_the_inner_one() -> None:
 
     found = scipy.integrate.odeint(lambda y, t: -inner(y), [2.0], [0.0, 1.0])[-1, 0]
     assert found != pytest.approx(2.0 * np.exp(-np.exp(-0.1)), rel=1e-3), "scipy does both: they need not be refused"
+
+
+@pytest.mark.skipif(not hasattr(scipy.integrate._ode, "LSODA_LOCK"), reason="since scipy 1.17 it has no lock")
+def test_members_wait_for_nobody_while_they_have_the_lock_of_odeint() -> None:
+    seen = list[Any]()
+
+    def end(k: Any) -> Any:
+        def right(y: Any, t: Any) -> Any:
+            seen.append((t, current_member()))
+            return -k * y
+
+        seen.append((None, current_member()))
+        return odeint(right, 2.0, [0.0, 1.0])[-1, 0]
+
+    dagad.vmap(end)(np.array([0.3, 0.5]))
+    assert {member is None for t, member in seen if t is None} == {False}
+    assert {member is None for t, member in seen if t is not None} == {True}
 
 
 @in_one_call
