@@ -60,9 +60,10 @@ def lsoda(takes_turns: bool) -> Iterator[None]:
 
 
 _WITHIN = (
-    "An equation is to be solved by LSODA, as `odeint` does, within the right-hand side of another that LSODA is "
-    "solving in this thread. scipy has one function for both: it waits for ever, or goes on with the inner one's and "
-    "returns wrong numbers without a word. Solve one of them otherwise, for example the inner one by "
+    "An equation is to be solved by LSODA, as `odeint` does, and `sol(t)` of its solutions where that is "
+    "differentiated, within the right-hand side of another that LSODA is solving in this thread. scipy has one "
+    "function for both: it waits for ever, or goes on with the inner one's and returns wrong numbers without a word. "
+    "Solve one of them otherwise, for example the inner one by "
     '`dagad.solvers.solve_ivp(fun, (t0, t1), y0, method="DOP853")`.'
 )
 
