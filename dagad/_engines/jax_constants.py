@@ -5,6 +5,7 @@ State, for all engines of a process, since each program brings its own:
 ============  ========================================================================================================
 `_CONTENTS`   digests of functions, by their code, with the fingerprints that say whether they still are right
 `_ON_DEVICE`  arrays that nobody can write into, such as those of Shards, on the device
+`_STAGING`    memory for copies of others, for as long as an evaluation uses them
 ============  ========================================================================================================
 """
 
@@ -16,7 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from dagad._config import setting
 from dagad._engines.own_arrays import OnDevice, of_dtype
+from dagad._engines.staging import ALIGNMENT, Staging
 from dagad._engines.xla.conversions import LONG
 from dagad._engines.xla.refusals import LEAVE
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
@@ -131,4 +134,15 @@ def shape_of(leaf: Leaf) -> Hashable:
 
 
 _CONTENTS: Remembered[tuple[Any, str]] = Remembered(MOST_CONTENTS)
-_ON_DEVICE = OnDevice(_put, NAME)
+_STAGING = Staging(lambda: setting("keep-freed-memory") or 0)
+
+
+def _copied(array: Array) -> Any:
+    """Return an array that XLA may take as it lies, or has to copy: not one that lies so and may be written into."""
+    copy = _STAGING.copy_of(array)
+    if copy is not None:
+        return copy
+    return array.copy() if array.ctypes.data % ALIGNMENT == 0 else array
+
+
+_ON_DEVICE = OnDevice(_put, NAME, _copied)

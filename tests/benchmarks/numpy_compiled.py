@@ -4,8 +4,9 @@ Each model is one text, read three times: with numpy, for dagad's two engines, w
 on all rows at once, and with jax.numpy, for `jax.jit` of the same; the kinetics, which is a loop, by hand with
 `jax.lax.scan`. Competitors are timed in turns, so that the ratios hold where the machine drifts. On one thread it is
 the best processor time, which others on the machine disturb less, and with `--threads 2`, where the rows are cut in two
-for dagad, the best time. Data are in place before. `--only NAME` takes one model, `--compile` tells how long compiling
-takes by the number of operations, `--fit` times a fit of the kinetics.
+for dagad, the best time. Data are in place before, but for one: *of arrays* is given numpy's in place of Shards.
+`--only NAME` takes one model, `--compile` tells how long compiling takes by the number of operations, `--fit` times a
+fit of the kinetics.
 """
 
 from __future__ import annotations
@@ -141,10 +142,15 @@ def competitors(model: Model, threads: int) -> Iterator[tuple[str, Callable[[], 
     plain, rows, theta = model
     n_rows = len(rows[0]) if isinstance(rows, tuple) else len(rows)
     where = "sync" if threads == 1 else "threads"
-    shards = dagad.shard(rows, grainsize=-(-n_rows // (1 if plain is kinetics else threads)), scheduler=where)
+    grainsize = -(-n_rows // (1 if plain is kinetics else threads))
+    shards = dagad.shard(rows, grainsize=grainsize, scheduler=where)
     for name in ("jax", "autograd"):
         loss = dagad.value_and_grad(lambda t, name=name: dagad.reduce_sum(plain, shards, t, engine=name))
         yield f"dagad, {name}", functools.partial(loss, theta)
+    loss = dagad.value_and_grad(
+        lambda t: dagad.reduce_sum(plain, rows, t, engine="jax", scheduler=where, grainsize=grainsize)
+    )
+    yield "dagad, jax, of arrays", functools.partial(loss, theta)
     of_autograd = globals() | {"np": anp, "special": autograd.scipy.special}
     alone = autograd.value_and_grad(FunctionType(plain.__code__, of_autograd), 1)
     yield "autograd alone", functools.partial(alone, rows, theta)
@@ -152,8 +158,8 @@ def competitors(model: Model, threads: int) -> Iterator[tuple[str, Callable[[], 
         of_jax = globals() | {"np": jnp, "special": jax.scipy.special}
         own = kinetics_by_hand if plain is kinetics else FunctionType(plain.__code__, of_jax)
         sharded = jax.tree.map(jnp.asarray, rows)
-        options = {"xla_cpu_multi_thread_eigen": False} if threads == 1 else {}
-        by_hand = jax.jit(jax.value_and_grad(own, 1), compiler_options=options)
+        of_one = {"xla_cpu_multi_thread_eigen": False} if threads == 1 else {}
+        by_hand = jax.jit(jax.value_and_grad(own, 1), compiler_options=of_one)
 
     def run() -> Any:
         with jax.enable_x64(True):
@@ -189,6 +195,7 @@ def compare(name: str, model: Model, threads: int, rounds: int) -> None:
     found = timed(calls, rounds, time.process_time if threads == 1 else time.perf_counter)
     ours, theirs = found["dagad, jax"], found["jax.jit by hand"]
     print(f", dagad {ours * 1e3:8.2f} ms, by hand {theirs * 1e3:8.2f} ({ours / theirs:.2f})", end="")
+    print(f", of arrays {found['dagad, jax, of arrays'] * 1e3:8.2f}", end="")
     for each in ("dagad, autograd", "autograd alone"):
         print(f", {each} {found[each] * 1e3:8.2f} ({found[each] / ours:.2f} times ours)", end="")
     print(flush=True)
