@@ -2,7 +2,7 @@
 
 All processes are forked from one that has imported what they need, so that a hundred of them start in seconds and fit
 into a few gigabytes. The scheduler has a process of its own, as on a cluster, and so have the workers, of one thread
-each and without nannies. What workers and scheduler tell each other when nothing is asked of them is switched off, so
+each and without nannies. What workers, scheduler and client tell each other when nothing is asked of them is off, so
 that bytes are exact.
 """
 
@@ -147,6 +147,7 @@ def many_workers(n_workers: int) -> Iterator[Client]:
                     client.wait_for_workers(n_workers, PATIENCE)
                     client.run(be_quiet)
                     client.run_on_scheduler(be_quiet)
+                    client.sync(ask_nothing, client)
                     yield client
             finally:
                 started.communicate()  # its input ends, and so does it
@@ -155,6 +156,12 @@ def many_workers(n_workers: int) -> Iterator[Client]:
 def be_quiet(dask_worker: Any = None, dask_scheduler: Any = None) -> None:
     """Say nothing any more unless it is asked for."""
     for callback in (dask_worker or dask_scheduler).periodic_callbacks.values():
+        callback.stop()
+
+
+async def ask_nothing(client: Client) -> None:
+    """Have a client neither say that it is there nor ask who else is, every few seconds."""
+    for callback in client._periodic_callbacks.values():
         callback.stop()
 
 
